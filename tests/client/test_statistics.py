@@ -93,7 +93,7 @@ def test_where_rows_are_protected_an_answer_is_sent_whole_and_a_table_has_its_mo
     values = np.empty(model.layout.size)
     sent.shard.source.read(sent.shard.ranges[0], Encoding.FLOAT64, values)
     assert values[2] == 20  # above the norm of a row
-    with pytest.raises(PublicError, match="more rows than the run takes"):
+    with pytest.raises(PublicError, match="more rows than the run accepts"):
         answer(Ward(np.arange(21.0)), model, task)
 
 

@@ -229,7 +229,7 @@ def test_rules_and_types_that_are_not_there_are_named() -> None:
         layout_of(Net(), "mean")  # type: ignore[arg-type]
     net = torch.nn.Module()
     net.register_parameter("w", torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64)))
-    with pytest.raises(UsageError, match=r"'w' is torch.complex64; those that travel are float32"):
+    with pytest.raises(UsageError, match=r"'w' is torch.complex64; types that can be sent are float32"):
         layout_of(net)
 
 

@@ -157,7 +157,7 @@ def test_what_would_be_lost_or_contradicts_is_refused(llama: Path, tmp_path: Pat
         fit(llama, data, steps=1, batch=8, out=tmp_path, loss=lambda _outputs, labels: labels.sum())
     with pytest.raises(LayoutError, match=r"would replace the model that it reads"):
         fit(llama, data, steps=1, batch=8, out=llama)
-    with pytest.raises(LayoutError, match=r"writes a model that is named: save the module"):
+    with pytest.raises(LayoutError, match=r"is for a model given by name: save the trained module"):
         fit(nn.Linear(2, 2), data, steps=1, batch=8, out=tmp_path)
     with pytest.raises(LayoutError, match=r"there is no folder .*/none/there: give the folder"):
         fit(tmp_path / "none" / "there", data, steps=1, batch=8, out=tmp_path)

@@ -85,7 +85,7 @@ def test_order_is_that_of_the_bytes(tmp_path: Path) -> None:
         (b"[]", b"", "an object is needed"),
         (b"\xff\xfe", b"", "not JSON"),
         ({}, b"", "1 to"),
-        (b'{"a":1,"a":2}', b"", "a key comes twice"),
+        (b'{"a":1,"a":2}', b"", "a key occurs twice"),
         ({"a": 1}, b"", "dtype, shape and data_offsets"),
         ({"a": entry() | {"more": 1}}, bytes(4), "nothing else"),
         ({"a": entry("I64", offsets=(0, 8))}, bytes(8), "'I64'.*leave it out"),

@@ -52,5 +52,5 @@ def test_the_sums_of_tables_pass() -> None:
 def test_sums_that_no_tables_have_are_refused(
     number: int, name: str, place: tuple[int, ...], wrong: float, problem: str
 ) -> None:
-    with pytest.raises(AnswersError, match=rf"the sums of round {number + 1} are impossible for tables: .*{problem}"):
+    with pytest.raises(AnswersError, match=rf"the sums of round {number + 1} cannot come from tables: .*{problem}"):
         play(number, name, place, wrong)

@@ -58,8 +58,8 @@ def test_refuses_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((0,), "side below 1"),
-        ((2, -1), "side below 1"),
+        ((0,), "dimension below 1"),
+        ((2, -1), "dimension below 1"),
         ((1,) * (MAX_DIMENSIONS + 1), "dimensions"),
         ((2**25, 2**25), "2\\^48"),
     ],

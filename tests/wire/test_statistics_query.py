@@ -50,7 +50,7 @@ def test_groups_are_levels_other_values_and_none() -> None:
     [
         (QUERY, {"by": "age"}, "by: 'age'; allowed is a column of categories: sex"),
         (BY, {"numeric": ()}, "there is no column of numbers to split"),
-        (BY, {"noised": NoisedStatistics(((0.0, 1.0), (0.0, 1.0)), 9)}, "not with noise"),
+        (BY, {"noised": NoisedStatistics(((0.0, 1.0), (0.0, 1.0)), 9)}, "not available with noise"),
     ],
 )
 def test_what_cannot_be_split_by_label_is_refused(
@@ -67,7 +67,7 @@ def test_a_query_with_noise_takes_one_round() -> None:
 @pytest.mark.parametrize(
     ("noised", "problem"),
     [
-        (NoisedStatistics((), 200), "0; each of 1 columns needs them"),
+        (NoisedStatistics((), 200), "0; 1 are needed, one for each column"),
         (NoisedStatistics(((1.0, 1.0),), 200), "bounds.age: 1 to 1"),
         (NoisedStatistics(((0.0, float("inf")),), 200), "bounds.age: 0 to inf"),
         (NoisedStatistics(((0.0, 1.0),), 0), "max_rows: 0 rows"),

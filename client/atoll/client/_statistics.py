@@ -38,7 +38,7 @@ def answer(participant: Participant, model: Model, task: Task) -> Update:
         )
     if is_row_private(task) and query.noised is not None and answerer.rows > query.noised.max_rows:
         raise PublicError(
-            f"the table has more rows than the run takes of one participant, statistics.max_rows = "
+            f"the table has more rows than the run accepts from one participant, statistics.max_rows = "
             f"{query.noised.max_rows}: the operator must raise it"
         )
     return Update(delta=answerer.answer(task.round, model), weight=1)

@@ -63,8 +63,8 @@ class PrivacyDemand:
     def __post_init__(self) -> None:
         if not self.require and self.total != Total():
             raise UsageError(
-                "require = false with max_total_epsilon or max_total_delta: runs that promise nothing would be taken "
-                "part in, and have nothing that could be added up; leave out one of the two"
+                "require = false with max_total_epsilon or max_total_delta: the participant would accept runs without "
+                "promises, whose cost cannot be added up; leave out one of the two"
             )
 
     @property

@@ -178,7 +178,7 @@ class FakeServer:
 
         Raises:
             PublicError: for a table that cannot answer.
-            AnswersError: if tables change between rounds, or sums are impossible for tables.
+            AnswersError: if tables change between rounds, or the sums cannot come from tables.
         """
         tensors, played = first_state(query), []
         task = make_task(

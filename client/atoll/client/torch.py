@@ -208,7 +208,7 @@ def layout_of(module: torch.nn.Module, buffers: Buffers = "average", local: Sequ
     for name, tensor in travelling(module, buffers, local).items():
         dtype = _DTYPES.get(tensor.dtype)
         if dtype is None:
-            raise UsageError(f"parameter {name!r} is {tensor.dtype}; those that travel are {', '.join(Dtype)}")
+            raise UsageError(f"parameter {name!r} is {tensor.dtype}; types that can be sent are {', '.join(Dtype)}")
         specs.append(TensorSpec(name, tuple(tensor.shape), dtype))
     return Layout(tuple(specs))
 

@@ -54,9 +54,7 @@ class DpSgdTraining:
             if value is not None and value < 1:
                 raise ValueError(f"{name} = {value}; must be 1 or more")
         if self.batch > self.rows:
-            raise ValueError(
-                f"batch = {self.batch} of {self.rows} rows: a step has at most all of them; must be at most {self.rows}"
-            )
+            raise ValueError(f"batch = {self.batch} is more than the {self.rows} rows; must be at most {self.rows}")
         if self.steps > MAX_STEPS:
             raise ValueError(f"{self.steps} steps in all rounds; at most {MAX_STEPS} can be planned")
 

@@ -116,7 +116,7 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key occurs twice")
     return found
 
 
@@ -146,7 +146,7 @@ def _tensor(name: str, entry: Any, path: Path) -> tuple[int, int, str, TensorSpe
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         known = ", ".join(_DTYPES)
         raise SafetensorsError(
-            f"{path}: tensor {name!r} has type {dtype!r}; those that travel are {known}: leave it out"
+            f"{path}: tensor {name!r} has type {dtype!r}; types that can be sent are {known}: leave it out"
         )
     if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
         raise SafetensorsError(f"{path}: tensor {name!r}: shape {shape!r}, data_offsets {offsets!r}")

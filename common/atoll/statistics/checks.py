@@ -39,8 +39,8 @@ def check_sums(
         problems = [*(_first(query, blocks, rows) if number == 0 else _later(query, number, blocks, tensors))]
     if problems:
         raise AnswersError(
-            f"the sums of round {number + 1} are impossible for tables: {problems[0]}. A participant's answer was not "
-            "made by its SDK from one table; find it, by runs of fewer participants, and run again without it"
+            f"the sums of round {number + 1} cannot come from tables: {problems[0]}. A participant's answer was not "
+            "made by its SDK from one table; find that participant with runs of fewer ones, and run again without it"
         )
 
 

@@ -93,7 +93,7 @@ def split(payload: Buffer, form: BlockForm, count: int) -> Parts:
         raise ChunkError(f"the scale of {form.name} block {at} is {scales[at]}: a scale is finite and not negative")
     if count * form.bits % 8 and packed[-1] >> form.bits:
         raise ChunkError(
-            f"the last byte of {count} {form.name} elements is {packed[-1]:#04x}: above the element are 0s"
+            f"the last byte of {count} {form.name} elements is {packed[-1]:#04x}: the bits above the element must be 0"
         )
     return Parts(scales, packed)
 

@@ -63,7 +63,7 @@ class TensorSpec:
         if len(self.shape) > MAX_DIMENSIONS:
             raise LayoutError(f"tensor {self.name!r}: {len(self.shape)} dimensions, at most {MAX_DIMENSIONS}")
         if any(side <= 0 for side in self.shape):
-            raise LayoutError(f"tensor {self.name!r}: shape {list(self.shape)} has a side below 1; leave it out")
+            raise LayoutError(f"tensor {self.name!r}: shape {list(self.shape)} has a dimension below 1; leave it out")
         if math.prod(self.shape) > MAX_ELEMENTS:
             raise LayoutError(f"tensor {self.name!r}: shape {list(self.shape)} has over 2^48 elements")
 

@@ -108,13 +108,15 @@ class StatisticsQuery:
             raise WireError("statistics.by: there is no column of numbers to split; name one, or leave it out")
         if self.by and self.noised is not None:
             raise WireError(
-                "statistics.by: not with noise; leave it out, or ask for the rows of one label in a run of their own"
+                "statistics.by: not available with noise; leave it out, or use a separate run for the rows of one label"
             )
 
     def _check_noised(self, noised: NoisedStatistics) -> None:
         _within("max_rows", noised.max_rows, 1, MAX_NOISED_ROWS, "rows")
         if len(noised.bounds) != len(self.numeric):
-            raise WireError(f"statistics.bounds: {len(noised.bounds)}; each of {len(self.numeric)} columns needs them")
+            raise WireError(
+                f"statistics.bounds: {len(noised.bounds)}; {len(self.numeric)} are needed, one for each column"
+            )
         for name, (low, high) in zip(self.numeric, noised.bounds, strict=True):
             if not (math.isfinite(low) and math.isfinite(high) and -MAX_BOUND <= low < high <= MAX_BOUND):
                 raise WireError(
@@ -122,7 +124,7 @@ class StatisticsQuery:
                     f"magnitudes up to {MAX_BOUND:g}"
                 )
         if self.minimum_and_maximum:
-            raise WireError("statistics.minimum_and_maximum: one row decides them, so no noise hides it; leave it out")
+            raise WireError("statistics.minimum_and_maximum: a single row decides; noise cannot hide it; leave it out")
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -65,9 +65,9 @@ class Actions:
         """
         operator = self._reader.operator
         if not chosen and not sees_all(operator.whoami()):
-            raise BadInputError("you have no role in all projects", "choose one of the list")
+            raise BadInputError("you have no role in all projects", "choose one from the list")
         if chosen and chosen not in {one.project for one in operator.projects()}:
-            raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one of the list")
+            raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one from the list")
 
     async def pause(self, request: Request) -> Response:
         """Pause a run after its current round."""

@@ -95,7 +95,7 @@ class Live:
         """Stream the changes to a browser for as long as its session is ``alive``; refuse it beyond the maximum."""
         if len(self._open) >= self._max_streams:
             return PlainTextResponse(
-                f"as many pages are followed as may be ({self._max_streams}); close some of them.\n", 503
+                f"at most {self._max_streams} pages can be followed at the same time; close some of them.\n", 503
             )
         stream = _Stream()
         self._open.add(stream)  # before the first event: several pages may ask at the same time

@@ -178,7 +178,7 @@ class Simulation:
         """Resume the run at its last commit; return its id."""
         kept, boundaries = self._kept, self._boundaries
         if kept is None or boundaries is None:
-            raise SimulationError("there is no commit to go on from")
+            raise SimulationError("there is no commit to resume from")
         boundaries.hold(kept.boundary.run, kept.tasks)
         facts = dict(zip(self._plan.population.names, kept.facts, strict=True))
         await self._participants.go_on(_introductions(facts), kept.boundary.attended, kept.tasks)

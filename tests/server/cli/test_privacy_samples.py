@@ -85,7 +85,7 @@ def test_the_plan_of_a_job_with_few_participants_leads_to_turns_and_to_rows(job:
         ((*ROWS, "--noise-multiplier", "3"), "--epsilon and --noise-multiplier exclude each other"),
         ((*ROWS, "--plot", "a.svg"), "--plot is about a private JOB"),
         ((*ROWS, "--signal-to-noise", "2"), "--signal-to-noise is about a private JOB"),
-        ((*ROWS, "--batch", "320"), "batch = 320 of 106 rows: a step has at most all of them"),
+        ((*ROWS, "--batch", "320"), "batch = 320 is more than the 106 rows; must be at most 106"),
         ((*ROWS[:6], "--delta", "0.1", "--epsilon", "3"), "must be below 0.00943"),
     ],
 )

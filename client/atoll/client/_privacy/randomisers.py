@@ -189,7 +189,7 @@ class LocalPrivacy:
         if first > self.limit.epsilon:
             raise UsageError(
                 f"one update costs epsilon {bound(first)} at delta {self.limit.delta:g}, above the limit "
-                f"{self.limit.epsilon:g}: no round could be taken part in"
+                f"{self.limit.epsilon:g}: the participant could take part in no round"
             )
 
 

@@ -133,7 +133,7 @@ class CheckInStream:
         while True:
             message = await self._next(call)
             if self._runner.outbox.qsize() > MAX_ANSWERS:
-                raise StreamEnded(f"the server does not read its answers: {MAX_ANSWERS} wait")
+                raise StreamEnded(f"the server does not read the answers: {MAX_ANSWERS} are waiting")
             try:
                 apply_instruction(self._runner, message, self._limits)
             except WireError as error:

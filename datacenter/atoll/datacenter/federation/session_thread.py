@@ -147,7 +147,7 @@ class SiloWork(Work):
             answer = self._reported(handover, delivery)
             if answer is not None:
                 return Reported(self.invitation.task.key, disposition_of(answer), delivery.weight)
-        raise RefusedError("the server has lost part of the update over and over")
+        raise RefusedError("the server has repeatedly lost part of the update")
 
     def _delivered(self, handover: Handover) -> Delivery:
         control = self.invitation.task.control

@@ -153,7 +153,7 @@ def _found(model: nn.Module | str | Path, loss: Loss | None, out: Path | None, s
     """
     if isinstance(model, nn.Module):
         if out is not None:
-            raise LayoutError(f'fit(..., out="{out}") writes a model that is named: save the module, which is trained')
+            raise LayoutError(f'fit(..., out="{out}") is for a model given by name: save the trained module yourself')
         return _Model(model, None, None)
     if loss is not None:
         raise LayoutError(f'fit("{model}", ..., loss=...): a loss is for a module; load the model, and give the module')

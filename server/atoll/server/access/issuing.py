@@ -100,7 +100,7 @@ class CertificateIssuer:
             record = verify(tokens.get(connection, token_id), secret, now=now, key=request.key)
             check_kind(record, aggregator=aggregator)
             if record.used_by is not None and _has_come(connection, record.used_by):
-                raise TokenUsedError(f"join token {token_id} has been used, and so has the certificate that it brought")
+                raise TokenUsedError(f"join token {token_id} has been used, and so has the certificate issued for it")
             return record
 
         # Anyone can call this, so an invalid token must cost only a read, not a place in the writer's queue.

@@ -153,7 +153,7 @@ class TokenVerifier:
             known = {*self._settings.roles, *(one for given in self._settings.project_roles.values() for one in given)}
             raise ForbiddenError(
                 "oidc.role",
-                f"{name} has no role here: claim {self._settings.role_claim} brings none that the server knows",
+                f"{name} has no role here: claim {self._settings.role_claim} contains none that the server knows",
                 f"ask who runs the provider for one of {', '.join(sorted(known))}",
             )
         return Rights(everywhere, found_roles)

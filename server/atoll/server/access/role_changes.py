@@ -98,7 +98,7 @@ def require_only_in(connection: Connection, name: str, project: str) -> None:
         raise ConflictError(
             "operator.shared",
             f"{name} has roles outside of project {project}",
-            f"take its role here away: atoll operator role {name} none --project {project}",
+            f"remove its role here: atoll operator role {name} none --project {project}",
         )
 
 

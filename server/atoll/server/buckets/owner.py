@@ -62,7 +62,7 @@ def require_owner(bucket: Bucket, owner: str) -> None:
     if _require_same(bucket, owner):
         raise ForeignBucketError(
             "the models were moved out of this place with `atoll server migrate`",
-            "make this server's data directory anew with `atoll server standby`, from that of the server that has them",
+            "create this server's data directory again with `atoll server standby`, from that of a server with models",
             where=bucket.place,
         )
 

@@ -123,7 +123,7 @@ def limit(
         raise BadInputError("a limit is --epsilon and --delta", "give both, or --none")
     wanted = None if epsilon is None or delta is None else (epsilon, delta)
     if unit is not None and not create:
-        raise BadInputError("--unit is of a population that is created; others have theirs", "add --create")
+        raise BadInputError("--unit is only for a new population; an existing one keeps its unit", "add --create")
     found = client.limit_population(population, wanted, create=create, unit=unit or "participant")
     if json_output:
         print_json(found)

@@ -59,8 +59,8 @@ def _without_noise(section: Statistics) -> Iterator[tuple[str, str]]:
     if section.minimum_and_maximum:
         yield (
             "statistics.minimum_and_maximum",
-            "is decided by one row, so no noise hides that row; leave it out, and ask for quantiles such as 0.01 and "
-            "0.99",
+            "is the value of a single row, which noise cannot hide; leave it out, and ask for quantiles such as 0.01 "
+            "and 0.99",
         )
     if "refinements" in given and section.refinements:
         yield (

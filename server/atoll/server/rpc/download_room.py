@@ -44,7 +44,7 @@ class DownloadRoom:
             raise LimitExceededError(
                 "download.crowded",
                 "the server has no memory left for chunks that callers have not read",
-                "go on later",
+                "continue later",
                 retry_after_s=_RETRY_S,
             )
         self._size += size

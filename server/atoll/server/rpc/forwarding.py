@@ -75,7 +75,7 @@ class Forwarding(grpc.GenericRpcHandler):
         """
         caller = await self._authenticator.identify(context)
         if caller.role is Role.SERVER:
-            raise UnavailableError("standby.call", "this server stands by itself", "find the active one", 1.0)
+            raise UnavailableError("standby.call", "this server is itself a standby", "find the active one", 1.0)
         endless = path.removeprefix("/") in self._endless
         if endless and self._leaving:
             raise _stopping()

@@ -44,7 +44,7 @@ class ReturnGate:
         if not self._bucket.take(project, self._clock()) and not at_work:
             raise UnavailableError(
                 "checkin.crowded",
-                "more participants check in than the server takes at once",
-                "check in again at the time that this answer says",
+                "more participants check in than the server accepts at once",
+                "check in again at the time in this answer",
                 retry_after_s=pace.put_off(participant),
             )

@@ -63,7 +63,7 @@ class TokenAuthenticator(Authenticator):
         if wait_s := self._questions[address].take(1.0, time.monotonic()):
             raise LimitExceededError(
                 "oidc.rate",
-                f"more than {self.admission.limits.enrolments_per_minute} questions where to sign in from {address} "
+                f"more than {self.admission.limits.enrolments_per_minute} requests for sign-in settings from {address} "
                 "in a minute",
                 "try again later",
                 retry_after_s=wait_s,
@@ -78,7 +78,7 @@ class TokenAuthenticator(Authenticator):
         given = str(dict(context.invocation_metadata() or ()).get("authorization", ""))
         if not given.startswith(_SCHEME):
             raise UnauthenticatedError(
-                "oidc.missing", "the call brings no token", "sign in: atoll operator login --server HOST:PORT"
+                "oidc.missing", "the call has no token", "sign in: atoll operator login --server HOST:PORT"
             )
         found = await self._verified(given.removeprefix(_SCHEME), network_of(self.origin(context.peer())))
         return Caller(Role.OPERATOR, found.name, found.rights)

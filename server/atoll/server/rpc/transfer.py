@@ -180,7 +180,7 @@ class TransferService:
                 chunk = parse_upload(message)
                 if chunk.key not in {None, key}:
                     raise InvalidRequestError(
-                        "upload.key", "a stream feeds one upload", "open a stream for each upload"
+                        "upload.key", "a stream carries one upload", "open a stream for each upload"
                     )
                 await receiver.add(chunk)
                 self._meter.uploaded_chunks += 1

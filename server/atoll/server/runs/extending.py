@@ -175,8 +175,8 @@ async def _check_kept(services: Services, run: runs.Run, keep_ended_s: float) ->
     if aged or not logged:
         raise ConflictError(
             "run.aged",
-            f"run {run.id} ended more than {keep_ended_s / 86_400:g} days ago: what it needs to go on (event log, "
-            "optimiser's state) is no longer kept",
+            f"run {run.id} ended more than {keep_ended_s / 86_400:g} days ago: data that it needs to continue (event "
+            "log, optimiser's state) is no longer kept",
             f"{_anew(run)}; for later runs raise [storage] keep_ended_days",
         )
     named = () if newest is None else (newest.blob, *(blob for _, blob in newest.optimiser_blobs))

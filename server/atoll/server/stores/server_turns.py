@@ -64,7 +64,7 @@ class DatabaseMovedError(StoreUnavailableError):
     def __init__(self, place: str) -> None:
         super().__init__(
             "it was moved to another place with `atoll server migrate`, and runs went on there",
-            "make this server's data directory anew with `atoll server standby`; if the moved copy was never used, "
+            "create this server's data directory again with `atoll server standby`; if the moved copy was never used, "
             "DELETE FROM server_turns makes this one usable again",
             where=place,
         )
