@@ -113,7 +113,7 @@ def simulate(*, job: Path, changes: tuple[str, ...], output: Path | None, json_o
     With --sweep or --repeat several runs are compared: -o also gets a page with all of them, comparison.html.
     """
     from atoll.simulation.errors import ParticipantError, SetupError, SimulationError  # noqa: PLC0415
-    from atoll.simulation.errors import RunFailedError as Failed  # noqa: PLC0415 - seconds that `--help` saves
+    from atoll.simulation.errors import RunFailedError as Failed  # noqa: PLC0415 - takes seconds; `--help` does not need it
 
     try:
         played = changed(Job.load(job), changes_of(changes), f"{job} with --set")

@@ -115,8 +115,8 @@ class JoinTokens:
 def _check_names(connection: Connection, organisation: str, bound: Bound, *, now: float) -> None:
     """Refuse names of an aggregator that is enrolled, or may be with an unspent token: the new one could pass for it.
 
-    Names of the same organisation's aggregators in the same project may be given again: for one that takes the place of
-    another, or shares its machine.
+    Host names of the same organisation's aggregators in the same project are allowed, for an aggregator that replaces
+    another or shares its machine.
 
     Args:
         connection: to the database.

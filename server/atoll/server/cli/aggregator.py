@@ -109,7 +109,7 @@ def _read_token(text: str) -> str:
 
 
 async def _serve(config: AggregatorConfig, token: str, ready_fd: int | None) -> None:
-    from atoll.server.aggregator.daemon import AggregatorDaemon  # noqa: PLC0415  # it loads for a second or more
+    from atoll.server.aggregator.daemon import AggregatorDaemon  # noqa: PLC0415  # takes a second or more to import
 
     stopping = stop_event()
     daemon = AggregatorDaemon(config, token)

@@ -48,7 +48,7 @@ def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> N
 
     It holds the authority's private key: keep it where only the server's account can read.
     """
-    from atoll.server.backup import back_up  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+    from atoll.server.backup import back_up  # noqa: PLC0415  # imports SQLAlchemy: half a second
 
     with local_errors():
         manifest = back_up(data, destination, now=time.time(), copy=copy)

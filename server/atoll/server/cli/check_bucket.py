@@ -31,7 +31,7 @@ def bucket(data: Path, wanted: BucketPlace | None = None) -> Iterator[Finding]:
         data: the data directory.
         wanted: the bucket in the settings; None for the one that the directory has noted, if any.
     """
-    from atoll.server.buckets import open_bucket  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+    from atoll.server.buckets import open_bucket  # noqa: PLC0415 - imports SQLAlchemy: half a second
     from atoll.server.stores import blob_place  # noqa: PLC0415 - as above
 
     try:

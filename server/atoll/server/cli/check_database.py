@@ -31,7 +31,7 @@ def database_server(data: Path, wanted: URL | None = None) -> Iterator[Finding]:
         data: the data directory.
         wanted: the database in the settings; None for the directory's.
     """
-    from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+    from atoll.server.stores import database_place  # noqa: PLC0415 - imports SQLAlchemy: half a second
 
     try:
         with local_errors():

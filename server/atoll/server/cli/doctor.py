@@ -139,7 +139,7 @@ def _audit_log(client: Operator) -> Finding:
 
 def _ledgers_of(data: Path) -> Iterator[Finding]:
     """Check the ledgers in the database of a server that does not answer."""
-    from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+    from atoll.server.stores import database_place  # noqa: PLC0415 - imports SQLAlchemy: half a second
 
     try:
         with local_errors():

@@ -71,7 +71,7 @@ def _said(moved: Moved | MovedBlobs) -> str:
 
 
 def _move_database(data: Path, database: str) -> Moved:
-    from atoll.server.backup import move_database  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+    from atoll.server.backup import move_database  # noqa: PLC0415  # imports SQLAlchemy: half a second
     from atoll.server.stores.dialects import parse_url  # noqa: PLC0415  # as above
 
     click.echo(f"copying the database of {data}", err=True)
@@ -79,7 +79,7 @@ def _move_database(data: Path, database: str) -> Moved:
 
 
 def _move_blobs(data: Path, blobs: str, endpoint: str, region: str) -> MovedBlobs:
-    from atoll.server.backup import move_blobs  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+    from atoll.server.backup import move_blobs  # noqa: PLC0415  # imports SQLAlchemy: half a second
     from atoll.server.buckets import parse_place  # noqa: PLC0415  # as above
 
     def show(done: int, total: int) -> None:

@@ -24,7 +24,7 @@ class OfflineLedger(LedgerQueries):
 
     def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
         """See ``LedgerQueries``; returns all in one page."""
-        from atoll.server.privacy import ledger  # noqa: PLC0415 - SQLAlchemy, accountants: seconds that others save
+        from atoll.server.privacy import ledger  # noqa: PLC0415 - these imports take seconds
 
         names = (request.population,) if request.population else ledger.names(self._connection)
         return control_pb2.ListPopulationsResponse(

@@ -184,7 +184,7 @@ def _require_sound(found: tuple[PopulationSummary, ...]) -> None:
 
 def _export(source: LedgerQueries, path: Path, name: str | None, *, json_output: bool) -> None:
     """Write the charges of one population, or of all, unchanged, and verify the written file."""
-    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # imports SQLAlchemy: half a second
 
     with busy("exporting the ledger"):
         found = source.populations(verify=True) if name is None else (source.population(name, verify=True),)

@@ -153,14 +153,14 @@ def _elements(job: Path, spec: JobSpec) -> int:
 
 
 def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: float, participants: int | None) -> Plan:
-    from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # brings numba along, which takes a second
+    from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # imports numba, which takes a second
 
     with local_errors(), steps("working out the noise") as progress:
         return plan_of(spec, elements, target, wanted, progress, participants=participants)
 
 
 def _draw(found: Plan, path: Path) -> None:
-    from atoll.server.privacy.plan_figure import write_plan  # noqa: PLC0415  # brings matplotlib along
+    from atoll.server.privacy.plan_figure import write_plan  # noqa: PLC0415  # imports matplotlib
 
     with writing(path):
         write_plan(found, path)
@@ -220,7 +220,7 @@ def _kept(vectors: int) -> str:
 
 
 def _accountant_words(contract: Contract) -> str:
-    from atoll.server.privacy.accounting import answered_by  # noqa: PLC0415  # accountants: seconds that others save
+    from atoll.server.privacy.accounting import answered_by  # noqa: PLC0415  # the accountants take seconds to import
 
     answered = answered_by(contract.costs(contract.rounds), contract.delta, contract.accountant)
     if answered == contract.accountant:

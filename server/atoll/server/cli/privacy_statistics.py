@@ -23,7 +23,7 @@ def show_statistics_plan(spec: JobSpec, section: Statistics, *, json_output: boo
     Raises:
         BadInputError: if it has no ``[privacy]``.
     """
-    from atoll.server.privacy.statistics_plan import statistics_plan  # noqa: PLC0415  # brings numba along
+    from atoll.server.privacy.statistics_plan import statistics_plan  # noqa: PLC0415  # imports numba
 
     with local_errors(), steps("working out the noise"):
         found = statistics_plan(spec, section)

@@ -36,7 +36,7 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
 
     Epsilon is computed again from the charges in FILE. A FILE without any ledger also fails.
     """
-    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # imports SQLAlchemy: half a second
 
     noted = dict(map(_parsed_head, heads))
     if "" in noted:

@@ -132,7 +132,7 @@ def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd:
 
 
 async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
-    from atoll.server.process.server import Daemon  # noqa: PLC0415  # it loads for a second or more: say first what is done
+    from atoll.server.process.server import Daemon  # noqa: PLC0415  # takes a second or more, so it is announced first
 
     stopping = stop_event()
     returns = False

@@ -25,7 +25,7 @@ _NEEDS_SERVER = "only a running server prunes, and one does at its start: start 
 @json_option
 def storage(*, data: Path, json_output: bool) -> None:
     """Show the disk usage of a data directory by kind and run, and the disk's free space."""
-    from atoll.server.stores.usage import storage_use  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+    from atoll.server.stores.usage import storage_use  # noqa: PLC0415  # imports SQLAlchemy: half a second
 
     with local_errors():
         found = storage_use(data)

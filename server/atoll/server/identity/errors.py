@@ -3,7 +3,7 @@
 ::
 
     ServerError
-    ├── AuthorityError                this server's own certificate authority cannot be used (the operator's to mend)
+    ├── AuthorityError                this server's own certificate authority cannot be used (the operator must fix it)
     └── CallerError
         ├── CredentialError           an operator credential file that cannot be read or written
         ├── InvalidRequestError

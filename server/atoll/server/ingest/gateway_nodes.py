@@ -57,8 +57,8 @@ class GatewayNodes:
         self._away_s = away_s
         self._clock = clock
         self._connected: dict[str, GatewayNode] = {}
-        self._away: dict[str, float] = {}  # disconnected gateways, by the time since which they are missed
-        self._slow: dict[str, float] = {}  # gateways that did not finish an order in time, with the time
+        self._away: dict[str, float] = {}  # disconnected gateway → since when
+        self._slow: dict[str, float] = {}  # gateway that did not finish an order in time → when
 
     def __contains__(self, name: str) -> bool:
         """Whether a node is that of a connected gateway."""

@@ -1,4 +1,4 @@
-"""One of several servers at a database: it stands by and serves participants, takes its turn, and notices its end."""
+"""Coordinates a server with others at its database: it stands by and serves participants, then takes its turn."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Failover:
         return 0 if self._heartbeat is None else self._heartbeat.standbys
 
     def begin(self) -> Standby:
-        """Serve participants from the running loop while ``Store.open`` waits with what is returned."""
+        """Return what ``Store.open`` waits with; meanwhile the running loop serves participants."""
         self._loop = asyncio.get_running_loop()
         return self.standby
 
@@ -88,7 +88,7 @@ class Failover:
         self.close_pages()
 
     def _speak(self, store: Store, rounds: RoundFigures) -> None:
-        """Start to keep the turn, before anything else takes time."""
+        """Start the heartbeat that keeps the turn, before any slow work."""
         if store.turn is None:
             store.writer.watch(rounds.committed)
             return

@@ -268,7 +268,7 @@ class StandbyGateway:
         return link
 
     def _compare_ping_s(self, ping_s: float) -> None:
-        """Participants connect to either server: with two intervals they open a connection again at each change."""
+        """Warn if the ping intervals differ: participants would open two connections whenever they change servers."""
         if ping_s != self._config.ping_s:
             own = self._config.ping_s
             log.warning("ping_s is %g here and %g at %s: set the same at both", own, ping_s, self._place.main)

@@ -1,4 +1,4 @@
-"""The round engine: what happens to a run, as pure functions over frozen values.
+"""The round engine: the rules by which a run changes, as pure functions over frozen values.
 
 Theory of operation
 -------------------

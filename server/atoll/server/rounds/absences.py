@@ -46,7 +46,7 @@ def _named(member: Member) -> str:
 
 
 def what_members_did(roster: Roster) -> str:
-    """The members by status with the commonest reason, for operators who look at the run and not at its members."""
+    """Count members by status and give the most common reason, for operators who do not look at single members."""
     gone = Counter(m.detail for m in roster if m.status in _DID and m.detail)
     if not gone:
         return ""

@@ -14,7 +14,7 @@ from atoll.text.figures import counted
 
 
 def judge(state: RunState, now: float) -> Step:
-    """Decide after a change to a sampled or open round: leave it, close it, or abandon it.
+    """Decide, after a change to a sampled or open round, whether it continues, closes or is abandoned.
 
     Once the quorum is met, the round waits for a silent member only if the job requires that member. Below the quorum,
     the round is not abandoned while a silent member may come back.

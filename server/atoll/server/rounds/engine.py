@@ -109,9 +109,9 @@ _Pending = Callable[[RunState, float], tuple[Effect, ...]]
 
 
 def _open(state: RunState, now: float) -> tuple[Effect, ...]:
-    """A clock that jumped makes the rest of the window neither negative nor longer than the whole.
+    """The effects that an open round waits for; if the clock jumped, the remaining time is 0 to the whole window.
 
-    At the instant of the opening the rest is the whole, exactly: a difference of epoch seconds is rounded.
+    At the instant of the opening it is exactly the whole window, because a difference of epoch seconds is rounded.
     """
     rnd = live(state)
     if now <= rnd.opened_at:

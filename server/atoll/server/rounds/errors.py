@@ -1,4 +1,4 @@
-"""Refusals of the round engine, by whose fault it was.
+"""Errors of the round engine, by the party at fault.
 
 ::
 

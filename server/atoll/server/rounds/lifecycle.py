@@ -19,7 +19,7 @@ def carries(state: RunState, kind: RoundKind) -> bool:
 
 
 def next_kind(state: RunState) -> RoundKind | None:
-    """What follows the last released round, None when the run is complete."""
+    """The kind of the round after the last released one; None when the run is complete."""
     policy, version, last = state.policy, state.version, state.round
     complete = version >= policy.rounds or state.stopping != ""
     due = policy.evaluate_every > 0 and version > 0 and version % policy.evaluate_every == 0

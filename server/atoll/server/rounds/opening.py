@@ -65,7 +65,7 @@ def prepare(state: RunState) -> PrepareRound:
     """Request the window and the grid of the sampled round."""
     rnd, policy = live(state), state.policy
     members = tuple((m.participant, m.declared_weight) for m in rnd.roster)
-    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # who declares 0 only evaluates
+    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # members with weight 0 only evaluate
     bound += sum(policy.counted_weight(c.update.weight) for c in rnd.carried)
     return PrepareRound(rnd.key, rnd.kind, members, rnd.carried, bound)
 

@@ -31,9 +31,9 @@ class MemberStatus(StrEnum):
 
 OUTSTANDING = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING})
 MAY_REPORT = OUTSTANDING | {MemberStatus.SILENT}
-"""Members from whom an open round takes a report: the silent ones too, should they come back."""
+"""Statuses of members from whom an open round accepts a report; silent members may come back."""
 LEFT = frozenset({MemberStatus.DECLINED, MemberStatus.FAILED, MemberStatus.REJECTED})
-"""Members that cannot report in this round any more, while it is open."""
+"""Statuses of members that can no longer report, while the round is open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ KINDS = {
 
 
 class Redeemer:
-    """Redeems join tokens, within what an address may try.
+    """Redeems join tokens, within the limits on attempts from an address.
 
     Args:
         certificates: issues certificates.

@@ -72,7 +72,7 @@ class EnrolmentRate:
             raise _too_many("renewals", address, self._limits.enrolments_per_minute, wait_s)
 
     def _counts(self, source: str, aggregator: str) -> dict[str, _Attempts]:
-        """What counts an attempt, by name; the first to refuse it spares the others."""
+        """The counters of an attempt, by name; if one refuses the attempt, later ones do not count it."""
         if not aggregator:
             return {source: self._direct[source]}
         site = self._aggregators[aggregator]
@@ -90,7 +90,7 @@ class EnrolmentRate:
 
 
 class _Attempts:
-    """The attempts of one address, or of ``times`` as many."""
+    """Counts the attempts of one caller; its limits are ``times`` those of one address."""
 
     __slots__ = ("_most_tries", "_most_wrong", "_tries", "wrong")
 
@@ -100,7 +100,7 @@ class _Attempts:
         self.wrong = Bucket(self._most_wrong, self._most_wrong / 3600.0, now)
 
     def begin(self, name: str, now: float) -> None:
-        """Count an attempt; ``name`` is what errors call them by.
+        """Count an attempt; errors call the caller ``name``.
 
         Raises:
             LimitExceededError: if there were too many, or too many with bad tokens.
@@ -117,7 +117,7 @@ class _Attempts:
 
 
 class _Aggregator:
-    """The attempts at one aggregator: of all, and by address."""
+    """Counts the attempts at one aggregator: all together, and by address."""
 
     __slots__ = ("sources", "whole")
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MAX_STATUS_CHARS = 256
 MAX_MESSAGE_BYTES = 3072
 MAX_REMEDY_BYTES = 512
-"""Together, escaped and in base64, they stay below 8 KiB of metadata, which every gRPC client accepts."""
+"""With these limits an error, escaped and in base64, stays below 8 KiB of metadata, which every gRPC client accepts."""
 
 # First match wins; subclasses come before their bases.
 _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (

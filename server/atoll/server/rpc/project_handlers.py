@@ -80,7 +80,7 @@ class ProjectHandlers(OperatorHandlers):
     async def _count_runs(
         self, project: str, summary: control_pb2.ProjectSummary, facts: Mapping[str, BlobFacts] | None
     ) -> None:
-        """Add a project's runs at work and its stored bytes, which roles for one organisation do not see."""
+        """Add a project's number of active runs and stored bytes, which roles for one organisation do not see."""
         facts = await self._services.call(self._services.blobs.stored) if facts is None else facts
 
         def work(connection: Connection) -> tuple[int, frozenset[str]]:

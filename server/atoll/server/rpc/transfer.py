@@ -1,4 +1,4 @@
-"""TransferService: models down, updates up. Payload messages are framed by ``atoll.wire.chunks``, not by protobuf."""
+"""TransferService: downloads models and takes uploads; ``atoll.wire.chunks`` frames payloads, not protobuf."""
 
 from __future__ import annotations
 

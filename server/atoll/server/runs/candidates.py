@@ -208,7 +208,7 @@ class Candidates:
         return FoldItem(self._driver.run, key.round, key.attempt, update.participant, update.digest, weight)
 
     def sum_key(self, key: RoundKey, grid: RoundGrid) -> SumKey:
-        """The sum of the round in work."""
+        """The key of the current round's sum."""
         made_of = (key, grid, live_round(self._driver.state).version)
         known, found = self._sum_key
         if found is None or known != made_of:
@@ -218,12 +218,12 @@ class Candidates:
         return found
 
     def _fragment(self) -> ElementRange:
-        """The elements that the round in work updates."""
+        """The elements that the current round updates."""
         return self._fragments.of_round(live_round(self._driver.state).version)
 
 
 def live_round(state: RunState) -> RoundState:
-    """The round in work.
+    """The current round.
 
     Raises:
         CorruptDataError: if there is none.

@@ -20,8 +20,8 @@ from atoll.server.stores.columns import NamedTexts
 log = logging.getLogger(__name__)
 
 KEPT = 131_072
-"""Maximum number of participants without a stream whose declarations are kept, about 300 bytes each; and of those
-whose project is, about 150."""
+"""Maximum number of participants without a stream whose declarations are cached (about 300 bytes each), and of
+participants whose project is cached (about 150 bytes each)."""
 TOGETHER_S = 5.0
 """Seconds between two transactions that store when participants without a stream were last seen."""
 
@@ -43,7 +43,7 @@ class CheckInRecords:
         self._timer: asyncio.TimerHandle | None = None
 
     async def project_of(self, participant: str) -> str:
-        """The project that a participant belongs to, for good; ``default`` for one that is not enrolled."""
+        """The project to which a participant permanently belongs; ``default`` for one that is not enrolled."""
         found = self._projects.get(participant)
         if found is None:
             read = await self._services.reader.run(projects.of_participants, (participant,))

@@ -1,4 +1,4 @@
-"""The pace of check-ins of all projects: each has its own times to return, and a fair share of the one rate."""
+"""Paces the check-ins of all projects: each has its own return times and a fair share of the server's rate."""
 
 from __future__ import annotations
 

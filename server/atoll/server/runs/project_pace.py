@@ -48,7 +48,7 @@ class ProjectPace:
         clock: epoch seconds.
         settings: rates and times.
         chance: spreads returns.
-        rate: what this project shares with others; None: it is alone.
+        rate: the rate that this project shares with others; None: it is alone.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ProjectPace:
         return self._together
 
     def demand_per_s(self, now: float) -> float:
-        """Check-ins in a second that the runs and the times of this project ask for, and those that come unexpected."""
+        """Check-ins per second that this project's runs and return times need, plus the unexpected ones."""
         self._expected.advance(now)
         every_s = self.settings.period_s if self._together else self._wanted_s(self.population)
         return self.population / every_s + self._expected.unexpected_per_s
@@ -115,9 +115,9 @@ class ProjectPace:
         return at - now
 
     def _gathers(self, now: float, count: int) -> bool:
-        """Whether this many participants must return together for runs to find enough, and may do so.
+        """Whether this many participants must return together for runs to find enough, and few enough to do so.
 
-        False while many unexpected ones check in: after a restart, a large population looks small at first.
+        False while many unexpected participants check in: after a restart, a large population looks small at first.
         """
         settings, rate_per_s = self.settings, self._rate.meeting_rate(self, now)
         at_once = count * settings.hold_s / settings.period_s
@@ -126,7 +126,7 @@ class ProjectPace:
         return self._expected.unexpected_per_s <= LEAST_SHARE * rate_per_s
 
     def _meeting(self, now: float) -> float:
-        """The next multiple of the period, which is common to all, plus as many seconds as the rate requires."""
+        """The common return time: the next multiple of the period, plus as many seconds as the rate requires."""
         period_s, room_per_s = self.settings.period_s, self._room_per_s(self._rate.meeting_rate(self, now))
         at = math.ceil((now + SOONEST_S) / period_s) * period_s
         while (there := self._expected.load_at(at)) >= room_per_s:
@@ -139,7 +139,7 @@ class ProjectPace:
         return min(moments, key=self._rate.load_at)
 
     def _room_per_s(self, rate_per_s: float) -> float:
-        """The part of a rate that unexpected check-ins leave."""
+        """The part of a rate that unexpected check-ins do not use."""
         return max(LEAST_SHARE * rate_per_s, rate_per_s - self._expected.unexpected_per_s)
 
     def _wanted_s(self, count: int) -> float:

@@ -1,7 +1,7 @@
-"""How projects share the rate of check-ins: by max-min fairness, so that none waits for another's participants.
+"""Divides the rate of check-ins among projects by max-min fairness: none waits for another's participants.
 
-A project that wants less than an equal share gets what it wants; those that want more share the rest equally
-(Bertsekas and Gallager, "Data Networks", 1992, 6.5.2). What none of them wants is left to each.
+A project that wants less than an equal share gets what it wants. Projects that want more share the rest equally
+(Bertsekas and Gallager, "Data Networks", 1992, 6.5.2). Each project may also use capacity that no project wants.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atoll.server.runs.expected_returns import SecondLoads
 
 
 class Sharer(Protocol):
-    """One of those that share the rate."""
+    """A project that shares the rate."""
 
     @property
     def population(self) -> int:
@@ -28,7 +28,7 @@ class Sharer(Protocol):
         ...
 
     def demand_per_s(self, now: float) -> float:
-        """Check-ins in a second that it wants on average, by now."""
+        """Check-ins per second that it currently wants, on average."""
         ...
 
 
@@ -42,13 +42,13 @@ def fair_shares(capacity: float, demands: Sequence[float]) -> list[float]:
 
 
 class SharedRate:
-    """The rate of ``per_s``, and the load of all who share it. Shares are worked out once a second.
+    """The rate of ``per_s``, divided among projects, and their load together. Shares are computed once a second.
 
     Args:
         settings: rates and times.
 
     Attributes:
-        load: the expected check-ins of all.
+        load: the expected check-ins of all projects.
     """
 
     def __init__(self, settings: CheckInSettings) -> None:
@@ -61,26 +61,26 @@ class SharedRate:
         self._reserved: dict[int, float] = {}
 
     def join(self, sharer: Sharer) -> None:
-        """Share the rate with one more."""
+        """Add a project that shares the rate."""
         self._sharers.append(sharer)
         self._second = -1
 
     def share(self, sharer: Sharer, now: float) -> float:
-        """Check-ins in a second that one may ask for: its share and what all others leave, or an equal share."""
+        """Check-ins per second that a project may plan: its share plus the unused rate, but at least an equal share."""
         if len(self._sharers) == 1:
             return self._settings.per_s
         self._work_out(now)
         return self._shares[sharer]
 
     def meeting_rate(self, sharer: Sharer, now: float) -> float:
-        """The same while those gather who do so: all at the same seconds."""
+        """As ``share``, for projects whose participants return together: they all return in the same seconds."""
         if len(self._sharers) == 1:
             return self._settings.per_s
         self._work_out(now)
         return self._meeting[sharer]
 
     def load_at(self, at: float) -> float:
-        """Check-ins of all in that second: those expected, and room for those who gather then, which others avoid."""
+        """Expected check-ins in that second, plus the room reserved for participants that return together then."""
         reserved = self._reserved.get(int(at % self._settings.period_s), 0.0) if self._reserved else 0.0
         return self.load.at(at) + reserved
 
@@ -95,9 +95,9 @@ class SharedRate:
 
 
 def _with_the_rest(per_s: float, sharers: Sequence[Sharer], demands: Sequence[float]) -> dict[Sharer, float]:
-    """What each may ask for: at least an equal share, however few of its participants are expected at the moment.
+    """The rate that each project may plan: at least an equal share, even if few of its participants are expected.
 
-    None of a project's participants is expected while all of them are in their calls.
+    A project has no expected participants while all of them wait in their calls.
     """
     shares = fair_shares(per_s, demands)
     left = max(0.0, per_s - sum(shares))
@@ -109,7 +109,7 @@ def _with_the_rest(per_s: float, sharers: Sequence[Sharer], demands: Sequence[fl
 
 
 def _filled(rates: Sequence[float], counts: Sequence[int]) -> dict[int, float]:
-    """How many come in each second after the beginning of a meeting, at these rates."""
+    """Number of check-ins in each second after a common return time, at these rates."""
     found: dict[int, float] = defaultdict(float)
     for rate, count in zip(rates, counts, strict=True):
         second, left = 0, float(count)

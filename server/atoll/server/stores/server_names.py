@@ -1,4 +1,4 @@
-"""The host names of all servers of a database, so that each knows those of the others, also while they are down."""
+"""Host names of all servers of a database; each server knows the others' names, even while they are down."""
 
 from __future__ import annotations
 

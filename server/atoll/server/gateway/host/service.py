@@ -50,7 +50,7 @@ AGGREGATOR_SILENT_S = STALLED_S
 
 @dataclass(frozen=True)
 class Issuers:
-    """What issues certificates: to aggregators as servers, and to newcomers at gateways."""
+    """The issuers of certificates: server certificates of aggregators, and certificates of newcomers at gateways."""
 
     servers: ServerCertificates
     newcomers: Redeemer
@@ -253,7 +253,7 @@ class GatewayService(GatewayServiceServicer):
     async def Enrol(
         self, request: gateway_pb2.GatewayServiceEnrolRequest, context: Context
     ) -> gateway_pb2.GatewayServiceEnrolResponse:
-        """Redeem a newcomer's join token. A server of the federation is believed where the newcomer calls from."""
+        """Redeem a newcomer's join token; the gateway reports the address that the newcomer called from."""
         gateway = await self._caller(context)
         source = one_line(request.source, MAX_SOURCE_CHARS) or "an unknown address"
         response = await self._issuers.newcomers.redeem(request.request, source, gateway.through)
@@ -261,7 +261,7 @@ class GatewayService(GatewayServiceServicer):
 
 
 def _taken_over(gateway: Gateway) -> UnavailableError:
-    """The end of a stream whose gateway has opened a newer one; a gateway that did so itself no longer reads this."""
+    """The error that ends a stream because a newer one replaced it. Only another process of the gateway reads it."""
     return UnavailableError(
         "gateway.taken_over",
         f"another process connected as {gateway}",

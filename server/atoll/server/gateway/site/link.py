@@ -52,7 +52,7 @@ _OPTIONS = (
 
 
 class Performing(Protocol):
-    """What performs the server's orders."""
+    """Performs the server's orders."""
 
     async def begin(self) -> None:
         """Prepare for a new stream of orders; called before it is opened.
