@@ -150,7 +150,7 @@ class Continuous(Participant):
 
 
 def _not_asked_for(model: Model, task: Task) -> frozenset[str]:
-    """The tensors without an element in the task's update, except those that are in no round's update."""
+    """The tensors that this task's update leaves out, except tensors that every update leaves out."""
     if not task.ranges:
         return frozenset()
     spans = model.layout.spans

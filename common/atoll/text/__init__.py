@@ -1,1 +1,1 @@
-"""Text for people: figures, installation hints, and other parties' text made printable."""
+"""Text that users read: figures, installation hints, and other parties' text made printable."""

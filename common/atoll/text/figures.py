@@ -46,4 +46,4 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def _rounded(value: float | None, rounding: str, digits: int) -> float | None:
     if value is None or not math.isfinite(value):
         return value
-    return float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value))))  # 0.1 is no more
+    return float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value))))  # repr: 0.1 stays 0.1

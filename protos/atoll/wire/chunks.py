@@ -255,7 +255,7 @@ def merged(ranges: Iterable[ElementRange]) -> list[ElementRange]:
 
 
 class Held:
-    """The chunks that the server holds, from an answer of ``merged`` ranges."""
+    """The chunks that the server holds, from its answer, which has ``merged`` ranges."""
 
     def __init__(self, ranges: Iterable[ElementRange]) -> None:
         spans = sorted(ranges)

@@ -37,4 +37,4 @@ class JoinTokenError(WireError):
 
 
 class SafetensorsError(WireError):
-    """A safetensors file that is truncated, inconsistent, or holds tensors that do not travel."""
+    """A safetensors file that is truncated, inconsistent, or has tensors of types that are not sent."""

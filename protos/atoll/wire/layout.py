@@ -22,7 +22,7 @@ MAX_ELEMENTS = 2**48
 
 
 class Dtype(StrEnum):
-    """Element type of a tensor at rest. Integer tensors do not travel."""
+    """Element type of a tensor at rest. Integer tensors are not sent."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"

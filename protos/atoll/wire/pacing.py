@@ -7,7 +7,7 @@ LONGEST_RETRY_S = 5.0
 PING_S = 10.0
 """Seconds without a message after which a server sends a keepalive ping, unless its operator sets another interval."""
 LONGEST_PING_S = 240.0
-"""The largest interval: load balancers of clouds drop connections that are silent for 4 to 6 minutes by default."""
+"""The largest interval: cloud load balancers by default drop connections that are silent for 4 to 6 minutes."""
 PING_ANSWER_S = 10.0
 """Seconds within which a ping must be answered; otherwise the connection is closed."""
 _PARTICIPANT_SHARE = 0.9

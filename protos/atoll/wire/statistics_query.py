@@ -25,7 +25,7 @@ MAX_BOUND = 1e30
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of categories, and the values that are counted apart; others count together."""
+    """A column of categories: the values in ``levels`` are counted separately, all other values together."""
 
     name: str
     levels: tuple[str, ...]
@@ -133,13 +133,13 @@ class StatisticsQuery:
 
     @property
     def groups(self) -> int:
-        """Parts of the rows whose figures are asked for apart: levels of ``by``, other values, none; 0 without it."""
+        """Number of groups with separate figures: the levels of ``by``, other values, no value; 0 without ``by``."""
         sizes = [len(column.levels) + 2 for column in self.categories if column.name == self.by]
         return sizes[0] if sizes else 0
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run: counts; sums and histograms; refinements of quantiles. One with noise."""
+        """Number of rounds: for counts, for sums and histograms, and for refinements of quantiles; 1 with noise."""
         if not self.numeric or self.noised is not None:
             return 1
         return 2 + (self.refinements if self.shares else 0)

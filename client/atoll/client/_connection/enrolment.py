@@ -58,7 +58,7 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     if known is not None:
         _check_federation(known, join_token, state / FILE_NAME)
         return known
-    from atoll.wire.join_token import JoinToken  # noqa: PLC0415  # cryptography costs 10 MB: only those who enrol load it
+    from atoll.wire.join_token import JoinToken  # noqa: PLC0415  # loads cryptography (10 MB), which only enrolment needs
 
     token = JoinToken.decode(join_token)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)

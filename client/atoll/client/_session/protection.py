@@ -96,7 +96,7 @@ class Protection:
         if self._promises is not None:
             self._promises.keep(task)
 
-    def outgoing(self, model: Model, update: Update, task: Task, declared: int) -> Outgoing:  # noqa: ARG002  # for those who tell no other weight
+    def outgoing(self, model: Model, update: Update, task: Task, declared: int) -> Outgoing:  # noqa: ARG002  # subclasses use it
         """The update as it is sent, made from a checked one. Its elements are read during the upload.
 
         Raises:

@@ -148,7 +148,7 @@ class Session:
             except ComeBackLater as order:
                 if connection.welcomed:
                     backoff.reset()
-                delay = max(order.after_s, backoff.next_s())  # a server may not ask for "at once" over and over
+                delay = max(order.after_s, backoff.next_s())  # so that a server cannot cause a tight loop
                 last_seen = now_s() + delay
                 announce(Disconnected(str(order), delay))
                 await self._pause(delay)

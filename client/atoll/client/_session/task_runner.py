@@ -148,7 +148,7 @@ class TaskRunner:
             self._calls.renew(transfers)
 
     def spread_return(self, asked_s: float) -> None:
-        """Set the spread of reconnects while no task is in work."""
+        """Set the spread of reconnects that applies between tasks."""
         self._idle_spread_s = bounded_s(asked_s, self._limits.return_spread_s)
 
     def invite(self, message: participation_pb2.Participate) -> None:

@@ -31,7 +31,7 @@ def kept_ping_s(state: Path) -> float:
 
 
 def keep_ping_s(state: Path, ping_s: float) -> None:
-    """Write the interval; on a disk that takes no file the session goes on, and the next one begins without it."""
+    """Write the interval. If that fails, the session continues, and the next one starts with the default."""
     try:
         replace_file(state / _FILE_NAME, json.dumps({_KEY: ping_s}), durable=False)
     except OSError as error:

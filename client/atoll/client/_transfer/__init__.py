@@ -1,1 +1,1 @@
-"""Models down, updates up: verified, resumable, chunk by chunk."""
+"""Download models and upload updates in verified chunks; both can be resumed."""

@@ -7,7 +7,7 @@
     └── CallerError
         ├── CredentialError           an operator credential file that cannot be read or written
         ├── InvalidRequestError
-        │   ├── NameFormatError       a name or id that cannot be one
+        │   ├── NameFormatError       a name or id of the wrong form
         │   └── CertificateRequestError   a certificate request that is not acceptable
         └── UnauthenticatedError
             ├── PeerError             a peer certificate that names no peer of this federation
