@@ -151,7 +151,7 @@ class Agent(LocalElasticAgent):
 
 def _name_attempt(worker_group: WorkerGroup) -> str:
     """Publish a name chosen by the first node; the store belongs to this meeting only."""
-    group: Any = worker_group  # declares no types for what a meeting fills in
+    group: Any = worker_group  # torch sets these attributes without declaring types
     if group.group_rank == 0:
         group.store.set("atoll/attempt", uuid.uuid4().hex)
     return str(group.store.get("atoll/attempt").decode())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import World
 
 CHUNKS_IN_WORK = 2
-"""Chunks in work at a time; each has its own set of buffers."""
+"""Maximum number of chunks in progress; each has its own set of buffers."""
 
 
 class Lane:

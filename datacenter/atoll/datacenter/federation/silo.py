@@ -228,7 +228,7 @@ class Silo:
             thread.shutdown(wait=False)  # a rank whose step failed ends without waiting for the next round
 
     def _goes_well(self, now: Round, work: Callable[[], object]) -> bool:
-        """Do work that all ranks may abandon together; that is reported to the server, and the silo continues."""
+        """Do work that all ranks may abandon together; the server gets the reason, and the silo continues."""
         try:
             work()
         except (RoundError, LayoutError) as error:

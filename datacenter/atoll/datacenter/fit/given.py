@@ -1,4 +1,4 @@
-"""Module and data of the call of ``fit`` that is running, for the functions that its job names."""
+"""The module and data passed to the running call of ``fit``, for the functions that its job names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from atoll.datacenter.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller gave.
+    """The module and data that the caller passed.
 
     Attributes:
-        spec: of a module; None for a model that is named.
+        spec: the module's; None for a model given by name.
         sequences: training data.
         held_out: data that is not trained on, if there is any.
     """

@@ -119,7 +119,7 @@ def _in_arguments(error: SettingsFileError, sections: Sections) -> SettingsFileE
 
 
 def _method(layout: Layout, written: Mapping[str, Any]) -> dict[str, str]:
-    """Return the method that the call asks for: settings of DDP ask for it; none, if it is to be chosen."""
+    """Return the data-parallel method that the call sets; settings of DDP imply DDP. Empty: it is chosen."""
     if layout != "auto":
         return {"method": layout}
     return {"method": "ddp"} if written.keys() & set(OF_DDP) else {}
@@ -152,7 +152,7 @@ def machine_here(job: SiloJob, world: World) -> Machine:
 
 
 def _rates(job: SiloJob, world: World) -> tuple[MachineRates, str]:
-    """Return the rates to plan with, and why these, if the job does not name them and the device has none."""
+    """Return the rates to plan with, and the reason for a default: no GPU, or no data sheet for it."""
     if job.metrics.rates is not None:
         return rates_beside(job.metrics.rates, Path()), ""
     if world.device.type != "cuda":

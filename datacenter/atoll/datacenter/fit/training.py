@@ -146,7 +146,7 @@ def _check_arguments(layout: str, held_out: MapStyle | None, sections: Sections)
 
 
 def _found(model: nn.Module | str | Path, loss: Loss | None, out: Path | None, sections: Sections) -> _Model:
-    """Find a named model, and check that what is trained is kept.
+    """Find a named model, and check that the trained model is kept.
 
     Raises:
         LayoutError: naming the argument and the remedy.

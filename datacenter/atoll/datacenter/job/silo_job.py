@@ -80,7 +80,7 @@ class SiloJob(Section):
 
 
 _SIZES = {"vocab", "layers", "dim", "heads", "ffn_dim"}
-"""Keys of ``[model]`` of which a job that has none cannot be planned without its checkpoint."""
+"""Keys of ``[model]``; a job with none of them cannot be planned without its checkpoint."""
 
 
 def load_job(path: Path) -> SiloJob:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 SLOW_S = 0.2
-"""A format with a slower product is not measured at larger sizes: CPUs emulate some formats."""
+"""Seconds of a matrix product above which its format is not measured at larger sizes: CPUs emulate some formats."""
 Progress = Callable[[str, int, int], None]
 """Called with what is measured next, how many measurements are done, and how many there are."""
 

@@ -191,7 +191,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
 
 
 DEFAULT_SHEET = "h100"
-"""Data sheet to plan for where nothing names the machine."""
+"""Data sheet to plan with if no other one is named."""
 
 
 def sheet_of(device_name: str) -> MachineRates | None:

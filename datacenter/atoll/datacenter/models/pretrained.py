@@ -30,7 +30,7 @@ _SHOWN = 3
 
 
 def pretrained_spec(model: ModelSection) -> ModelSpec:
-    """Return the spec of the model that the checkpoint ``model.weights`` is of.
+    """Return the spec of the model in the checkpoint ``model.weights``.
 
     The checkpoint's tensors are read when a model is filled: each rank then has a whole float32 copy in host memory.
 

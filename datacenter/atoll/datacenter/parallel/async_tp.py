@@ -36,7 +36,7 @@ def overlap_tensor_parallel(mesh: DeviceMesh) -> None:
     Args:
         mesh: device mesh of ``tp``, within a node.
     """
-    from torch._inductor import config as inductor_config  # noqa: PLC0415  # brings the compiler along: half a second
+    from torch._inductor import config as inductor_config  # noqa: PLC0415  # loads the compiler: half a second
 
     inductor_config._micro_pipeline_tp = True  # noqa: SLF001  # no public name for it yet
     enable_symm_mem_for_group(mesh.get_group().group_name)

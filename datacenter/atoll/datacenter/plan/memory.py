@@ -69,7 +69,7 @@ class Memory:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_idle(self, idle: Figure) -> Memory:
-        """Return the same with what is idle."""
+        """Return a copy with these idle bytes."""
         return Memory(self.parameters, self.gradients, self.states, self.activations, self.logits, self.buffers, idle)
 
     @property
@@ -122,7 +122,7 @@ def peak(task: Task, layout: Layout, share: Share) -> Peak:
 
 
 def peak_of_passes(task: Task, layout: Layout, share: Share) -> Peak:
-    """Return the moment before the optimiser's update at which tensors take most; what is idle is left out."""
+    """Return the moment before the optimiser's update at which tensors take most, without idle bytes."""
     moments = _moments(task, layout, share)
     name = max(moments.keys() - {"update"}, key=lambda moment: moments[moment].allocated)
     return Peak(name, moments[name], share.rank)
@@ -144,7 +144,7 @@ def kept(task: Task, layout: Layout, share: Share) -> float:
 
 
 def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
-    """Return what tensors take at each moment; what is idle is not counted yet."""
+    """Return the memory of tensors at each moment, without idle bytes."""
     acts, of, buffers = activations_of(task, layout), states_of(task, layout, share), buffers_of(task, layout, share)
     before = _gradients_between(task, layout, share, of)
     received = _received(layout, share, acts)

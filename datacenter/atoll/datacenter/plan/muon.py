@@ -1,4 +1,4 @@
-"""What Muon takes in a step: matrices that are gathered, and the iteration that orthogonalises them (``train.muon``).
+"""The cost of Muon in a step: matrices that are gathered, and the iteration that orthogonalises them (``train.muon``).
 
 An iteration takes ``X`` of m x n, m <= n, to ``a X + (b A + c A A) X`` with ``A = X X^T``: ``4 m m n + 2 m m m`` FLOPs
 (Jordan 2024). Each rank that holds a part of a matrix gathers it and iterates over the whole (Liu et al. 2025,
@@ -31,10 +31,10 @@ _BFLOAT16 = 2
 _MOVED_BYTES = 3 * _BFLOAT16
 """Bytes read and written for an element of a whole matrix before the iterations: its norm, and a division by it."""
 _COPIES = 5
-"""Gathered, before and after an iteration, and two products of rows with rows, which are at most as large."""
+"""Copies of a matrix held at once: gathered, before and after an iteration, and two products, at most as large."""
 
 Cut = Literal["rows", "columns", "nothing"]
-"""What tensor parallelism divides; FSDP always divides the rows."""
+"""The dim of a matrix that tensor parallelism divides; FSDP always divides the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,19 @@ class Matrix:
 
     @property
     def elements(self) -> Figure:
-        """Elements of one of them."""
+        """Elements of one matrix."""
         return self.rows * self.columns
 
     @property
     def flops(self) -> Figure:
-        """FLOPs to orthogonalise one of them."""
+        """FLOPs to orthogonalise one matrix."""
         short, long = smallest(self.rows, self.columns), largest(self.rows, self.columns)
         return given("iterations", ITERATIONS) * (4 * short * short * long + 2 * short * short * short)
 
 
 @lru_cache(maxsize=64)
 def matrices_of(task: Task) -> tuple[Matrix, ...]:
-    """Return the matrices of a block that Muon trains; of a model with adapters, theirs. Empty for other optimisers."""
+    """Return the matrices of a block that Muon trains; with adapters, their matrices. Empty for other optimisers."""
     if task.job.optimiser.name != "muon":
         return ()
     layers = _layers(task.shape.sizes)
@@ -128,7 +128,7 @@ def spared_second_moments(task: Task, layout: Layout, share: Share) -> Figure:
 
 
 def muon_messages(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """Each matrix is gathered once in a step."""
+    """Yield the gathers of a step: each matrix is gathered once."""
     blocks = given("blocks on this rank", share.all_blocks)
     for axis, size, names in _gathers(task, layout.shards, layout.dims.tp):
         what = f"Muon's updates of {', '.join(names)}"
@@ -137,7 +137,7 @@ def muon_messages(task: Task, layout: Layout, share: Share) -> Iterator[Message]
 
 @lru_cache(maxsize=1024)
 def _gathers(task: Task, shards: int, tp: int) -> tuple[tuple[Axis, Figure, tuple[str, ...]], ...]:
-    """Return axis, bytes and names of gathers; those of one size together.
+    """Return axis, bytes and names of gathers; gathers of equal size are combined.
 
     Rows that both axes divide are gathered first over the inner one, which is FSDP's. Otherwise DTensor begins with the
     last axis of the mesh, ``tp``.

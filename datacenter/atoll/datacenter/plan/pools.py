@@ -32,7 +32,7 @@ class Pools:
 
     Attributes:
         gathers: the most bytes that buffers of all-gathers take: a unit's is freed after the next one is gathered.
-        gathering: what of it holds something, at the moments of ``memory`` that gather.
+        gathering: the part of these bytes in use, at the moments of ``memory`` that gather.
         shards: bytes of sharded gradients.
     """
 
@@ -41,14 +41,14 @@ class Pools:
     shards: Figure
 
     def idle(self, moment: str, *, with_shards: bool) -> Figure:
-        """Return what is empty at a moment, whose gradients are sharded or not."""
+        """Return the reserved bytes that hold nothing at a moment with, or without, sharded gradients."""
         empty = self.gathers - self.gathering.get(moment, _NOTHING)
         if not with_shards:
             empty = empty + self.shards
         return empty.called("reserved by streams of collectives", "bytes")
 
     def idle_bytes(self, moment: str, *, with_shards: bool) -> float:
-        """Return the same without a formula."""
+        """Return ``idle`` without a formula."""
         empty = self.gathers.value - self.gathering.get(moment, _NOTHING).value
         return empty if with_shards else empty + self.shards.value
 

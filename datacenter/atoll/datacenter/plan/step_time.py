@@ -55,8 +55,8 @@ class Efficiency:
 
 
 OF_DATA_SHEETS = Efficiency(matmul=0.62, float8=0.52, attention=0.40, memory=0.70, network=0.75)
-"""Shares of peak rates of a 700 W part: with them Llama 3 405B on 8,192 and 16,384 H100s, kept out of fitting, is
-predicted within 3 %; the one of float8 was fitted to Megatron-LM's 8B: docs/datacenter/planning.md."""
+"""Shares of the peak rates of a 700 W part. They predict Llama 3 405B on 8,192 and 16,384 H100s, which were not used
+for the fit, within 3 %. The share of float8 was fitted to Megatron-LM's 8B (docs/datacenter/planning.md)."""
 OF_LIMITED_H100 = Efficiency(matmul=0.46, float8=0.40, attention=0.30, memory=0.50, network=0.70)
 """Shares of an H100 that is limited to 500 W: fitted to torchtitan's tables (``benchmarks.silo.published``)."""
 OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9, network=0.95)
@@ -96,7 +96,7 @@ class Machine:
         return cls(rates, OF_LIMITED_H100 if rates == DATA_SHEETS["h100-500w"] else OF_DATA_SHEETS)
 
     def describe(self) -> str:
-        """Return what a layout is planned for: the device; if its speeds are another device's, both and the memory."""
+        """Name the device that a layout is planned for; with speeds of another device, also that one and the memory."""
         if not self.device:
             return self.rates.name
         memory = f"{self.rates.memory_bytes / 2**30:.1f} GiB for each rank"

@@ -31,6 +31,6 @@ def flops_per_token(shape: Shape, sequence: Figure | int) -> Figure:
 
 
 def attention_flops_per_token(shape: Shape, sequence: Figure | int) -> Figure:
-    """Return the part of them that does not grow with the weights: scores, and weighted sums of values."""
+    """Return the FLOPs of one token that do not grow with the weights: scores, and weighted sums of values."""
     sizes = shape.sizes
     return 12 * sizes.layers * sizes.heads * sizes.head_dim * sequence

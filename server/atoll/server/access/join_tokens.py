@@ -113,7 +113,7 @@ class JoinTokens:
 
 
 def _check_names(connection: Connection, organisation: str, bound: Bound, *, now: float) -> None:
-    """Refuse host names that belong to another enrolled aggregator, or to an unspent token for one: it could be impersonated.
+    """Refuse host names of an enrolled aggregator or of an unspent token for one, whom the new one could impersonate.
 
     Host names of the same organisation's aggregators in the same project are allowed, for an aggregator that replaces
     another or shares its machine.

@@ -95,7 +95,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The members of a step. Every member takes part in the sum; those that do not contribute add zeros.
+    """The members of a step. Every member takes part in the sum; members that do not contribute add zeros.
 
     Attributes:
         attempt: counts attempts over the whole job.

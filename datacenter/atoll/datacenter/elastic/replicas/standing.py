@@ -1,4 +1,4 @@
-"""Values of the coordinator: rules of a job, the standing of a group, an attempt to sum, and what is to be done."""
+"""Values of the coordinator: rules of a job, the standing of a group, an attempt to sum, and the actions to take."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _files(tensors: Sequence[_Tensor], shard_bytes: int) -> dict[str, list[_Tens
 
 
 def _carry_over(model: ModelSection, folder: Path) -> None:
-    """Copy how the checkpoint that the model started from generates text, if its folder is here and says so."""
+    """Copy the generation settings of the checkpoint that the model started from, if its folder has them."""
     base = None if model.weights is None else Path(model.weights) / GENERATION
     if base is not None and base.is_file():
         (folder / GENERATION).write_bytes(base.read_bytes())

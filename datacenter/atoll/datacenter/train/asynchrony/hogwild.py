@@ -62,7 +62,7 @@ def _path_of_first(name: str) -> Path:
     return Path(bytes(message.tolist()).rstrip(b"\0").decode())
 
 
-def _everywhere(here: bool) -> bool:  # returns one value, and has no option for this
+def _everywhere(here: bool) -> bool:  # whether it is true on every rank
     seen = torch.tensor([int(here)])
     dist.all_reduce(seen, op=dist.ReduceOp.MIN)
     return bool(seen.item())
