@@ -2,20 +2,20 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
-# What is installed at which version: `make lock` writes it.
+# Pinned versions of all packages; `make lock` writes the file.
 CONSTRAINTS ?= constraints.txt
-# Packages that `make test-newest` keeps at their version in constraints.txt: a name, or several as 'torch|numpy'.
+# Packages that `make test-newest` keeps at the version in constraints.txt: one name, or several as 'torch|numpy'.
 KEEP ?=
 BIN := $(VENV)/bin
 TOOLS := .tools
 TOOL := $(TOOLS)/python/bin
-# Node collects garbage less often with more space (MiB) for what is new.
+# A larger young generation (MiB) makes Node collect garbage less often.
 PYRIGHT = NODE_OPTIONS="$$NODE_OPTIONS --max-semi-space-size=128" $(BIN)/pyright --pythonpath $(BIN)/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
+# Tests and demonstrations start hundreds of processes, each of which would otherwise compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
-# The suite's lanes, which run side by side: much of each is waiting. `test-rest` is everything else. The largest rooms have
-# two or three lanes each, cut by the alphabet so that none ends long after the others.
+# The lanes of the test suite run side by side, because each spends much of its time waiting. `test-rest` is everything
+# else. The largest rooms are divided alphabetically into two or three lanes that take about equally long.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/benchmarks/test_silo_gpu.py
 FIRST_SILO_TESTS := $(wildcard tests/datacenter/[a-l]*/)
 LAST_SILO_TESTS := $(wildcard tests/datacenter/[m-z]*/ tests/datacenter/test_*.py) $(filter-out tests/datacenter,$(SILO_TESTS))
@@ -26,12 +26,13 @@ FIRST_SERVER_TESTS := $(wildcard tests/server/[a-q]*/ tests/server/r[a-o]*/)
 MIDDLE_SERVER_TESTS := $(wildcard tests/server/r[p-z]*/)
 LAST_SERVER_TESTS := $(wildcard tests/server/[s-z]*/ tests/server/test_*.py)
 CLIENT_TESTS := tests/client tests/examples tests/simulation
-# The fast tests are in lanes of one process, without the folders that take long as a whole: statistics, fuzzing, fits,
-# simulations, examples, backups. Modules elsewhere that take long are marked `slow`. pytest ignores no folder that is named.
+# The fast tests are in lanes of one process, without folders that are slow as a whole: statistics, fuzzing, fits,
+# simulations, examples, backups. Slow modules elsewhere are marked `slow`. FAST_OF removes slow folders from arguments,
+# because pytest does not ignore a folder that is also an argument.
 FAST := "not system and not ranks and not slow"
 SLOW_TESTS := tests/accounting tests/benchmarks tests/examples tests/fuzz tests/simulation tests/server/backup \
   tests/server/privacy_audit tests/server/privacy/noise tests/server/sampling tests/datacenter/scaling
-# What each lane printed, by its name.
+# Output of each lane, in a file with its name.
 LANES := $(TOOLS)/lanes
 FAST_ONLY = -m $(FAST) $(addprefix --ignore ,$(SLOW_TESTS))
 FAST_OF = $(filter-out $(SLOW_TESTS) $(addsuffix /,$(SLOW_TESTS)),$(1))
@@ -45,13 +46,13 @@ BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
-# $(call lane,NAME,ARGUMENTS): the tests of a lane, its name before each line.
+# $(call lane,NAME,ARGUMENTS): run the tests of a lane, with its name before each line.
 define lane
 	mkdir -p $(LANES)
 	set -o pipefail; $(BIN)/pytest $(2) 2>&1 | tee "$(LANES)/$(1)" | sed -u "s/^/$$(printf %-13s '$(1)') /"
 endef
 
-# $(call lanes,TARGETS): several lanes side by side, then what failed in them.
+# $(call lanes,TARGETS): run several lanes side by side, then print their failures.
 define lanes
 	rm -rf $(LANES)
 	$(MAKE) --no-print-directory --jobs=$(words $(1)) $(1) || { $(MAKE) --no-print-directory test-failures; exit 1; }
@@ -67,7 +68,7 @@ dev: $(VENV)/.dev ## the development environment, in .venv
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
 
-demo-private: $(VENV)/.demo ## the same over 200 participants with differential privacy, beside the same without
+demo-private: $(VENV)/.demo ## the same over 200 participants, with and without differential privacy
 	$(BIN)/atoll demo --private
 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
@@ -77,10 +78,10 @@ test: $(VENV)/.dev ## the whole test suite, in nine lanes side by side
 	$(call lanes,test-silo-first test-silo-last test-server-first test-server-middle test-server-last test-clients test-rest \
 	  test-system-first test-system-last)
 
-test-failures: ## what failed in the last run of the tests, with the errors: lanes that went on have buried it
+test-failures: ## print the failures of the last test run again, without the other output
 	@cd $(LANES); grep --with-filename --extended-regexp '^(_{3,} .* _{3,}$$|E   |FAILED |ERROR[: ]|\++ Timeout)' * || echo 'no lane recorded a failure'
 
-test-every: ## the whole test suite, with what a commit leaves out (docs/testing.md)
+test-every: ## the whole test suite, with the tests that a commit leaves out (docs/testing.md)
 	PYTEST_ADDOPTS=--every $(MAKE) --no-print-directory test
 
 test-silo: $(VENV)/.dev ## training in a silo, in two lanes
@@ -119,17 +120,17 @@ test-clients: $(VENV)/.dev ## clients, simulations and examples
 test-rest: $(VENV)/.dev ## everything else
 	$(call lane,rest,$(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) tests/server $(CLIENT_TESTS)))
 
-kernels: $(VENV)/.dev ## compile once what each of the lanes would compile in a fresh clone: the server's loops, modules that all load
+kernels: $(VENV)/.dev ## in a fresh clone: compile the server's loops and common modules once, before several lanes do
 	$(BIN)/python -c "import atoll.datacenter.federation.silo, matplotlib.figure, scipy.stats, sklearn.datasets, torch._inductor.compile_fx; \
 	  from atoll.server.aggregation import warm; warm()"
 
-node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
+node-client: $(TOOLS)/conformance/.installed ## install what the tests of the Node client need; otherwise they are skipped
 
-oidc-provider: $(TOOLS)/oidc/.installed ## what the tests of operators' sign-in need; without it they are skipped
+oidc-provider: $(TOOLS)/oidc/.installed ## install what the tests of operators' sign-in need; otherwise they are skipped
 
-browser-tools: $(TOOLS)/node_modules/.installed ## what checks the console's accessibility; Chromium is the system's (Debian: chromium)
+browser-tools: $(TOOLS)/node_modules/.installed ## install the check of the console's accessibility; Chromium must be on the system (Debian: chromium)
 
-screenshots: $(VENV)/.dev ## draw the pictures of docs/console.md anew, with Chromium
+screenshots: $(VENV)/.dev ## make the screenshots of docs/console.md again, with Chromium
 	ATOLL_SCREENSHOTS=docs/assets/console $(BIN)/pytest tests/console/test_browser.py -k picture
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in six lanes side by side
@@ -172,7 +173,7 @@ lint: $(VENV)/.dev $(TOOLS)/node_modules/.installed
 	$(BIN)/ruff format --check $(ROOMS)
 	$(TOOLS)/node_modules/.bin/buf lint protos
 
-types: $(VENV)/.dev ## mypy over everything, pyright over what users import: what their editors show
+types: $(VENV)/.dev ## mypy over everything; pyright over the code that users import, as their editors show it
 	$(BIN)/mypy
 	$(PYRIGHT)
 
@@ -186,19 +187,19 @@ format: $(VENV)/.dev
 hooks: $(VENV)/.dev $(TOOL)/.installed $(TOOLS)/node_modules/.installed ## format, lint and check documents before each commit
 	$(TOOL)/pre-commit install
 
-# $(call generate,FOLDER): the generated code; a module of services alone where there are services.
+# $(call generate,FOLDER): generate the protobuf code; keep a module of services only if it has services.
 define generate
 	PATH="$(CURDIR)/$(TOOLS)/protogen/bin:$$PATH" python -m grpc_tools.protoc -I protos --python_out=$(1) \
 	  --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) protos/atoll/wire/v1/*.proto
 	for file in $(1)/atoll/wire/v1/*_pb2_grpc.py; do grep -q Servicer $$file || rm $$file $${file}i; done
 endef
 
-proto: $(TOOLS)/protogen/.installed ## write the generated code anew
+proto: $(TOOLS)/protogen/.installed ## generate the protobuf code again
 	rm -f protos/atoll/wire/v1/*_pb2*
 	$(call generate,protos)
 
-# Beside the tree, for tests that import it may be running.
-proto-check: $(TOOLS)/protogen/.installed ## fail if the checked-in generated code is not what the protos give
+# In a folder of its own, because tests that import the code may be running.
+proto-check: $(TOOLS)/protogen/.installed ## fail if the generated code in the repository does not match the protos
 	rm -rf $(TOOLS)/generated
 	mkdir -p $(TOOLS)/generated
 	$(call generate,$(TOOLS)/generated)
@@ -210,7 +211,7 @@ bench: $(VENV)/.dev ## every benchmark; results under benchmarks/results
 bench-silo: $(VENV)/.dev ## benchmarks of silo training; results under benchmarks/results/silo-*.json
 	$(BIN)/python -m benchmarks.silo
 
-bench-smoke: $(VENV)/.dev ## a few seconds of each benchmark that no test runs, but for those that train silos for minutes
+bench-smoke: $(VENV)/.dev ## a few seconds of each benchmark that no test runs, except those that train silos for minutes
 	$(BIN)/python -m benchmarks --smoke
 	$(BIN)/python -m benchmarks.silo --smoke exchange overhead planner
 
@@ -221,14 +222,14 @@ dist: $(TOOL)/.installed ## build the sdist, and the wheel from it, into dist/
 	rm -rf dist
 	$(TOOL)/python -m build --no-isolation --outdir dist
 
-dist-check: dist $(VENV)/.dev ## the wheel runs the demonstration without a checkout; the sdist's own tests start
+dist-check: dist $(VENV)/.dev ## check that the wheel runs the demonstration without a checkout, and that the sdist's tests start
 	packaging/check_wheel.sh dist/*.whl $(BIN)/python
 	packaging/check_sdist.sh dist/*.tar.gz $(BIN)/python
 
-# The version of Python on the machine without a network.
+# Python version of the machine without a network, for `make gpu-wheels`.
 PYTHON_THERE ?= 3.12
 
-gpu-wheels: dist $(VENV)/.dev ## wheels/: Atoll, and what an image for GPUs lacks, for a machine without a network
+gpu-wheels: dist $(VENV)/.dev ## put Atoll's wheel, and wheels that a GPU image lacks, into wheels/, for a machine without a network
 	rm -rf wheels
 	$(BIN)/python packaging/gpu_wheels.py wheels --python $(PYTHON_THERE)
 	cp dist/*.whl wheels
@@ -236,11 +237,11 @@ gpu-wheels: dist $(VENV)/.dev ## wheels/: Atoll, and what an image for GPUs lack
 site: $(TOOL)/.installed $(TOOLS)/node_modules/.installed ## the documents as a site, in site/
 	$(TOOL)/properdocs build --strict --quiet
 
-lock: $(TOOL)/.installed ## write constraints.txt for a changed pyproject.toml; UPGRADE=--upgrade takes the newest versions
+lock: $(TOOL)/.installed ## update constraints.txt for a changed pyproject.toml; UPGRADE=--upgrade takes the newest versions
 	$(TOOL)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group tools --no-annotate \
 	  --custom-compile-command "make lock" $(UPGRADE) --output-file constraints.txt pyproject.toml
 
-clean: ## remove everything that make made
+clean: ## remove everything that make has created
 	rm -rf $(VENV) $(VENV)-newest $(TOOLS) dist wheels site
 
 $(BIN)/python:
