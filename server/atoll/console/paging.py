@@ -14,7 +14,7 @@ class Page(Generic[T]):
     """One page of a list.
 
     Attributes:
-        items: what is on it.
+        items: the items on this page.
         number: its number, from 1.
         count: how many pages there are.
         total: how many items there are.

@@ -39,10 +39,10 @@ class RoundView:
 
     Attributes:
         sentences: where its time went.
-        statuses: how many members have which status, the most frequent first.
+        statuses: number of members by status, the most frequent first.
         status: the status of the members that are shown; empty: of every status.
         members: a page of them.
-        longest_s: what the length of the bars stands for.
+        longest_s: seconds that the full length of a bar stands for.
         steps: the steps that the bars have.
     """
 

@@ -64,8 +64,8 @@ class Site:
     """Addresses under which a listening console is reached.
 
     Attributes:
-        origin: the one that links have, as browsers write it.
-        origins: all that requests may name.
+        origin: the origin of links, as browsers write it.
+        origins: all origins that requests may name.
     """
 
     origin: str

@@ -30,8 +30,8 @@ def page(
 
     Args:
         name: file name of the template.
-        values: what the template shows; ``may`` says whether an action is offered, without it all are; ``projects`` are
-            those to choose from, ``project`` the chosen one, ``all_projects`` whether all together may be chosen.
+        values: values for the template. ``may`` says whether an action is offered; without it all are. ``projects`` are
+            the projects to choose from, ``project`` is the chosen one, ``all_projects`` whether all may be chosen.
         address: of the server, for the page's foot.
         session: whose forms it may have.
         status_code: HTTP status.

@@ -127,8 +127,8 @@ class Agent(LocalElasticAgent):
     def _ask(self, number: int, frame: FrameType | None) -> None:
         """Stop after the step on the first signal, at once on the second.
 
-        While torch starts ranks the second waits until all are started: an exception would leave ranks behind. So would
-        an exception while ranks are ended, which takes seconds; a third signal is ignored.
+        While torch starts ranks, the second signal waits until all are started: an exception would leave ranks behind.
+        Ending ranks takes seconds, and an exception then would leave ranks behind too, so a third signal is ignored.
         """
         del frame
         asked = signal.Signals(number)

@@ -24,7 +24,7 @@ def grow_segments() -> None:
 def keep_stop_handlers() -> None:
     """Let a launcher's handlers of SIGTERM and SIGINT stay when torch starts ranks; call before ranks are started.
 
-    Torch would replace them by one that raises wherever the start is just then: a rank that was started a moment before
-    would be left behind.
+    Torch would replace them by a handler that raises at any point of the start, which could leave behind a rank that
+    was started a moment before.
     """
     os.environ[_SIGNALS_VARIABLE] = _LEFT_TO_TORCH

@@ -10,8 +10,8 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 def name_events_quickly() -> None:
     """Let PyTorch find the method that records an event without reading source text; call before nodes meet.
 
-    It would list the whole stack with its source, and search all loaded modules for each frame, at every event: two
-    thirds of a launcher's processor time after its imports.
+    By default PyTorch lists the whole stack with its source at every event, and searches all loaded modules for each
+    frame: two thirds of a launcher's processor time after its imports.
     """
     vars(dynamic_rendezvous)["get_method_name"] = method_name
 

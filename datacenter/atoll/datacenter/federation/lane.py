@@ -30,7 +30,7 @@ class Lane:
         plain: use the device's default stream and pageable memory on a GPU too, to compare.
 
     Attributes:
-        device: the same.
+        device: device of the weights.
     """
 
     def __init__(self, device: torch.device, *, plain: bool = False) -> None:

@@ -56,7 +56,7 @@ def model_section(checkpoint: Path | None, written: Mapping[str, Any]) -> dict[s
 
     Args:
         checkpoint: its folder; None for a module.
-        written: what the caller says of ``[model]``.
+        written: the caller's keys of ``[model]``.
 
     Raises:
         LayoutError: if what the caller says contradicts the checkpoint.

@@ -39,7 +39,7 @@ class _Model:
     """The model of a call.
 
     Attributes:
-        module: the caller's module; None for a model that is named.
+        module: the caller's module; None for a model given by name.
         checkpoint: folder of the named model; None for a module.
         out: where the trained model is written; None: nowhere.
     """
@@ -83,7 +83,7 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
             layout that fits; for any other, whole replicas if they fit half of a device's memory, else sharded
             parameters (``zero3``). Sections that describe a layout are used as written.
         held_out: data of the same kind that is not trained on, for ``evaluation={"every_steps": 50}``.
-        out: folder for the trained model, of a model that is named: ``config.json`` and ``.safetensors``.
+        out: folder for a trained model that was given by name: ``config.json`` and ``.safetensors``.
         progress: whether rank 0 prints on standard error: the layout, the checkpoint from which it continues,
             progress, and where the trained model is.
         sections: further settings of the silo job by section; its reference lists them. With

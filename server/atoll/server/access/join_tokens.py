@@ -48,7 +48,7 @@ class JoinTokens:
     ) -> list[JoinToken]:
         """Mint one-time join tokens, of which only hashes are kept. ``address`` is where their holders enrol.
 
-        ``shows_counts``: whether a refusal by the project's quota may tell what is in the project.
+        ``shows_counts``: whether a refusal by the project's quota may name the project's counts.
 
         Raises:
             InvalidRequestError: for an invalid organisation or lifetime, or a host name of another aggregator.

@@ -234,8 +234,8 @@ class Operators:
 
         With a ``project``, the caller may be an administrator of that project, if the operator has roles in no other.
 
-        The server's own operator gets a new credential in the data directory, so that whoever has access there is not
-        locked out.
+        The server's own operator gets a new credential in the data directory, so that operators with access to it are
+        not locked out.
 
         Raises:
             NotFoundError: if there is no such operator.

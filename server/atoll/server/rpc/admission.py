@@ -45,7 +45,7 @@ class Call(Protocol):
 class _Account:
     """The remaining allowances of one caller, and its open calls and transfers.
 
-    Those of bytes are made at the first transfer: most of thousands of idle callers have none.
+    Allowances of bytes are created at the first transfer: most of thousands of idle callers have none.
     """
 
     __slots__ = ("_down", "_up", "calls", "check_ins", "open_calls", "put_off", "transfers")

@@ -45,7 +45,7 @@ class EnrolmentRate:
 
         Args:
             source: the address or network that it came from (``peers.network_of``).
-            aggregator: id of the aggregator that passed it on and reports ``source``; empty: the caller came here.
+            aggregator: id of the aggregator that passed it on and reports ``source``; empty: a direct call.
 
         Raises:
             LimitExceededError: if its address, or the aggregator, has made too many attempts, or sent too many bad

@@ -83,7 +83,7 @@ class Grants:
     async def download(self, caller: Caller, blob: str) -> None:
         """See ``CoordinatorApi``: operators may read models of their projects, participants the models of their rounds.
 
-        An aggregator may read whatever a member connected through it may read.
+        An aggregator may read every blob that a member connected through it may read.
         """
         if caller.role is Role.OPERATOR:
             await self._allow_operator(caller, blob)

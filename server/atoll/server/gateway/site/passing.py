@@ -60,7 +60,7 @@ class HasEnrolmentStub(Protocol):
 class PassingEnrolment(EnrolmentServiceServicer):
     """Forwards join tokens and expired certificates.
 
-    Join tokens go over the gateway's link, so that the server knows which gateway says where a newcomer calls from.
+    Join tokens go over the gateway's link, so that the server knows which gateway reports a newcomer's address.
 
     Args:
         line: the connection to the server.

@@ -188,8 +188,8 @@ class Worker:
     async def _keep(self, runs: frozenset[str]) -> None:
         """Delete the uploads of other runs that were here before the server listed ``runs``.
 
-        A run is at work before its first upload comes, so a run of these that is not listed has ended. Uploads that
-        came since may be of runs that were submitted, or extended, after the list was made.
+        A run is active before its first upload arrives. So a run with old uploads that is not listed has ended. Uploads
+        that arrived later may belong to runs that were submitted or extended after the list was made.
         """
         for run, newest in self._older.items():
             if run in runs:
