@@ -1,4 +1,4 @@
-"""A privacy filter: the cost of releases of which each is chosen after the results of the earlier ones.
+"""A privacy filter: the cost of releases that are each chosen after the results of earlier ones.
 
 An account of releases that were fixed beforehand does not cover such adaptive choice, nor does the smallest of several
 accounts. So the filter is a union of simple filters. None of them depends on the charges, and each has its own share of

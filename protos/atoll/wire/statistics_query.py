@@ -1,4 +1,4 @@
-"""What a run of statistics asks for: ``StatisticsQuery`` of the contract, checked when read."""
+"""The query of a run of statistics: ``StatisticsQuery`` of the contract, checked when read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class NoisedStatistics:
-    """What bounds the answers to statistics whose sums get noise.
+    """Bounds of the answers to statistics whose sums get noise.
 
     Attributes:
         bounds: lower and upper bound of each column of numbers; values beyond count as the bound.

@@ -97,7 +97,7 @@ class Protection:
             self._promises.keep(task)
 
     def outgoing(self, model: Model, update: Update, task: Task, declared: int) -> Outgoing:  # noqa: ARG002  # subclasses use it
-        """The update as it is sent, made from a checked one. Its elements are read during the upload.
+        """The update to send, made from a checked update. Its elements are read during the upload.
 
         Raises:
             UpdateError: for an update that is not finite.

@@ -44,7 +44,7 @@ class JsonLines:
 
     @contextmanager
     def during(self, text: str) -> Iterator[None]:
-        """The same."""
+        """Log what is about to be done; the context does nothing else."""
         self.say(text)
         yield
 

@@ -12,7 +12,7 @@ from atoll.datacenter.elastic.recorder import Collective
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank reports about itself every second.
+    """A rank's report about itself, sent every second.
 
     Attributes:
         rank: number of the rank.

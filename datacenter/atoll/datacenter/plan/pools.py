@@ -28,7 +28,7 @@ _NOTHING = Figure(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """What streams of collectives have reserved on a rank.
+    """Memory that streams of collectives have reserved on a rank.
 
     Attributes:
         gathers: the most bytes that buffers of all-gathers take: a unit's is freed after the next one is gathered.

@@ -21,7 +21,7 @@ _NOTHING = Figure(0.0)
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What a rank keeps of its parameters.
+    """The parameters, gradients and optimiser states that a rank keeps.
 
     Attributes:
         elements: parameters of all its blocks and ends, gathered.

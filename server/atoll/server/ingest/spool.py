@@ -338,7 +338,7 @@ class Spool:
             self._run_folder(run).rmdir()
 
     def _attempts(self, run: str) -> Iterator[tuple[tuple[int, int], Path]]:
-        """The (round, attempt) pairs of a run that have a folder, with it."""
+        """The (round, attempt) pairs of a run that have a folder, each with this folder."""
         for folder in self._run_folder(run).glob("*.*"):
             number, _, attempt = folder.name.partition(".")
             if number.isdecimal() and attempt.isdecimal():

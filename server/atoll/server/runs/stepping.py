@@ -146,7 +146,7 @@ class Course:
     cleanups: list[Callable[[], None]] = field(default_factory=list)
 
     def play(self, event: Event, also: Also | None = None, at: float | None = None) -> Played:
-        """Step an event that happened ``at`` (None: now), then the immediate answers of its effects, and of theirs.
+        """Step an event of time ``at`` (None: now), then the immediate answers of its effects, and of their effects.
 
         Raises:
             RoundError: if the run's state does not allow the event; nothing has happened then.

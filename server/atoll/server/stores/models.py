@@ -39,7 +39,7 @@ class Model:
 
     @property
     def title(self) -> str:
-        """Its name in errors."""
+        """Name of the record in errors."""
         return f"model {self.version} of run {self.run_id}"
 
     @property

@@ -26,7 +26,7 @@ class NoiseRecord:
 
     @property
     def title(self) -> str:
-        """Its name in errors."""
+        """Name of the record in errors."""
         return f"the noise of run {self.run_id}"
 
     @property

@@ -42,7 +42,7 @@ class Population:
 
     @property
     def title(self) -> str:
-        """Its name in errors."""
+        """Name of the record in errors."""
         return f"population {self.name}"
 
     @property

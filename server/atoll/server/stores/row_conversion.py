@@ -23,7 +23,7 @@ class Checksummed(Protocol):
 
     @property
     def title(self) -> str:
-        """Its name in errors."""
+        """Name of the record in errors."""
         ...
 
     @property

@@ -49,7 +49,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Its name in errors."""
+        """Name of the record in errors."""
         return f"run {self.id}"
 
     @property

@@ -27,7 +27,7 @@ CONNECT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a rank needs to know about its replica group and the launcher.
+    """A rank's information about its replica group and the launcher.
 
     Attributes:
         group: number of its group.

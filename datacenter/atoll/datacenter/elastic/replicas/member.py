@@ -94,7 +94,7 @@ class Member:
         self.leads = self.stops = False
         self._asked = False
         self._arrivals: dict[int, Arrive] = {}
-        """What this rank has reported about gradients that it holds, by the group whose micro-batches they are from."""
+        """This rank's reports about the gradients that it holds, by the group whose micro-batches they are from."""
         self._asked_for: Speculate | None = None
         self._flats: list[Flat] = []
         self._averager: Averager | None = None

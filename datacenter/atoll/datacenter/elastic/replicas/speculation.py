@@ -30,7 +30,7 @@ class Speculation:
     _late_of: dict[int, int] = field(default_factory=dict)
     """The late group whose micro-batches each group was asked to run in this step."""
     _others: dict[int, dict[int, Arrive]] = field(default_factory=dict)
-    """What the ranks of a group have reported about a late group's gradient."""
+    """Reports of a group's ranks about a late group's gradient."""
     _known: set[int] = field(default_factory=set)
     """Groups that were late in the last step in which they took part."""
 

@@ -47,7 +47,7 @@ _CARRIED = (
     "initializer_range",
     "router_aux_loss_coef",
 )
-"""What a trained model's config has from the checkpoint that it started from: generation and other tools need it."""
+"""Keys that a trained model's config takes from the checkpoint that it started from: other tools need them."""
 _SCALING = {
     "factor": "factor",
     "low_frequency": "low_freq_factor",

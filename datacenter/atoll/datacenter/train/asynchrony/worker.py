@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Exchange(Protocol):
-    """What a worker does with its gradient instead of summing it over ranks."""
+    """Exchanges a worker's gradient, instead of summing gradients over ranks."""
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare for the passes; may change the parameters."""

@@ -87,7 +87,7 @@ class Relay:
         return self._certificate_of(participant).project
 
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
-        """See ``CheckInApi``; the server is told once the session is open."""
+        """See ``CheckInApi``; the server learns of it once the session is open."""
         del introduction
         return Membership(project=await self.project_of(participant))
 
