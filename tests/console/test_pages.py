@@ -144,7 +144,7 @@ def test_the_servers_refusals_are_shown_with_what_to_do(browser: Browser) -> Non
 
 
 def test_the_log_has_its_newest_lines_from_a_level_on(browser: Browser, control: Watched) -> None:
-    assert "No such line is kept." in browser.get("/log").text
+    assert "No log line matches." in browser.get("/log").text
     control.log_lines = [
         control_pb2.LogLine(number=2, level=control_pb2.LOG_LEVEL_ERROR, message="disk is full", run="rabc"),
         control_pb2.LogLine(number=1, level=control_pb2.LOG_LEVEL_INFO, message="starting"),
@@ -229,7 +229,7 @@ class TestProjects:
         control.lost_project = "cardio"
         found = browser.get("/")
         assert found.status == 404
-        assert "Take the choice of a project back" in found.text
+        assert "Clear the selected project" in found.text
         assert browser.post("/project", {"form_token": token}).status == 303
         assert browser.get("/").status == 200
 

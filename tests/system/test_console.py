@@ -72,7 +72,7 @@ def test_a_run_is_followed_and_steered(serve: Serve, processes: Nursery) -> None
         (participant,) = operator.participants()
         page = browser.get(f"/participants/{participant.participant}").text
         assert "steered" in page
-        assert "Runs without privacy counted it" in page
+        assert "Runs without privacy used its updates" in page
         answer = send(browser, "/start", job=JOB.to_toml(), like=run.id, model="newest")
         assert answer.status == 303, answer.text
         again = operator.run()

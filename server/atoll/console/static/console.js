@@ -1,5 +1,5 @@
 // Keeps a page live: the server says that something has changed (server-sent events), the page fetches itself again,
-// and its elements with `data-live` are replaced by the new ones. Without this script pages show one moment.
+// and its elements with `data-live` are replaced by the new ones. Without this script pages do not update.
 "use strict";
 
 const page = document.querySelector("[data-events]");
@@ -39,8 +39,8 @@ function replace(part, fresh) {
 }
 
 async function refresh() {
-  // One request at a time; changes meanwhile are fetched together. A selection would be lost: it is waited for.
-  // Gives "shown"; "away" if the server or the console cannot be reached; "refused" if it will stay so.
+  // One request at a time; changes meanwhile are fetched together. While text is selected the page is not replaced.
+  // Returns "shown", "away" (server or console unreachable: retry) or "refused" (a retry would not help).
   again = true;
   if (fetching || !getSelection().isCollapsed) return "shown";
   fetching = true;
@@ -75,7 +75,7 @@ function stop() {
 }
 
 function later() {
-  // Follows anew in a while; the first event of a list's stream says how things are.
+  // Reconnects after a delay; the first event of a list's stream has the current state.
   clearTimeout(timer);
   timer = setTimeout(() => { stop(); start(); }, wait_ms);
   wait_ms = Math.min(LATE_MS, 2 * wait_ms);
@@ -87,7 +87,7 @@ async function changed(text) {
 }
 
 async function away(text) {
-  // The server was away, or too many pages are followed: both pass.
+  // The server was unreachable, or too many pages are followed; both are temporary.
   stop();
   say(`Not live: ${text}`);
   if (await refresh() !== "refused") later();
@@ -119,7 +119,7 @@ if (page) {
     sessionStorage.setItem(STORED, on ? "on" : "off");
     if (on) start(); else { stop(); say("Live updates are off."); }
   });
-  // Browsers allow six connections to a host: a hidden page holds none.
+  // Browsers allow six connections to a host, so a hidden page closes its own.
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop(); else start(); });
   document.addEventListener("selectionchange", () => { if (again && getSelection().isCollapsed) refresh(); });
   start();
