@@ -68,13 +68,13 @@ async def test_what_has_been_spent_on_whom(world: World, ask: Ask) -> None:
     assert f"{SHOWN}" in overview
     population = (await ask("ledger", "--population", CLINIC)).stdout
     assert f"epsilon {SHOWN} at delta 1e-05 spent in 5 releases of 2 runs; there is no limit" in population
-    assert "protected is one participant, under add_remove adjacency" in population
+    assert "protects one participant, under add_remove adjacency" in population
     assert "rfirst digits" in population
     rounds = (await ask("ledger", "--run", SECOND, "--last", "1")).stdout
     assert "of its target of 8 at delta 1e-05, by prv, in 2 releases; population clinic" in rounds
     assert len([line for line in rounds.splitlines() if "poisson" in line]) == 1
     person = (await ask("ledger", "--participant", alice.name)).stdout
-    assert f"population clinic: what was released tells it apart by at most epsilon {SHOWN} at delta" in person
+    assert f"population clinic: the participant's privacy loss is at most epsilon {SHOWN} at delta" in person
     (row,) = [line.split() for line in person.splitlines() if line.startswith(FIRST)]
     assert row[-3:-1] == ["3", "2"]
 
@@ -230,12 +230,12 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_shown(world: World, ask: 
     await write(world, lambda connection: connection.execute(update(rows).where(rows.c.seq == 1).values(body="{")))
     population = await ask("ledger", "--population", CLINIC)
     assert "the charge of round 2 of run rfirst cannot be read" in population.stderr
-    assert "what can be read of it, which bounds nothing: 5 charges of 2 runs" in population.stdout
+    assert "readable: 5 charges of 2 runs, which give no bound on the privacy loss" in population.stdout
     (row,) = [line.split() for line in population.stdout.splitlines() if line.startswith("rsecond")]
     assert row[-6] == "2"
     run = await ask("ledger", "--run", FIRST)
     assert run.exit_code == 1
-    assert "run rfirst (rfirst digits): 2 charges can be read, which bounds nothing" in run.stdout
+    assert "run rfirst (rfirst digits): 2 charges can be read, but there is no bound" in run.stdout
     assert run.stdout.count("cannot be read") == 1
     (found,) = json.loads((await ask("ledger", "--json")).stdout)
     assert found["flaw"]

@@ -74,9 +74,7 @@ def test_a_quota_changes_and_the_others_stay(control: Any, invoke: Callable[...,
 
 
 def test_close(invoke: Callable[..., Result]) -> None:
-    assert invoke(project, "close", "cardio").output == (
-        "project cardio is closed; 2 unused join tokens no longer admit\n"
-    )
+    assert invoke(project, "close", "cardio").output == "project cardio is closed; 2 unused join tokens voided\n"
 
 
 def test_the_project_is_named_by_option_variable_or_choice(

@@ -76,8 +76,8 @@ def test_list_shows_tokens_without_secrets(invoke: Callable[..., Result]) -> Non
 
 
 def test_tokens_are_voided_by_their_ids_or_their_maker(fake: Any, invoke: Callable[..., Result]) -> None:
-    assert invoke(token, "void", "t1").stdout == "1 unused join token no longer admits\n"
-    assert invoke(token, "void", "--made-by", "oidc:dora").stdout == "2 unused join tokens no longer admit\n"
+    assert invoke(token, "void", "t1").stdout == "1 unused join token voided\n"
+    assert invoke(token, "void", "--made-by", "oidc:dora").stdout == "2 unused join tokens voided\n"
     assert [(list(asked.token_ids), asked.created_by) for asked in fake.control.asked] == [
         (["t1"], ""),
         ([], "oidc:dora"),

@@ -26,7 +26,7 @@ def kept_ping_s(state: Path) -> float:
         text = read_private(path)
         return PING_S if text is None else ping_interval_s(float(json.loads(text)[_KEY]))
     except (UsageError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        log.warning("%s is not used: %s; it is written anew when the server states its interval", path, error)
+        log.warning("%s is not used: %s; it is rewritten when the server states its interval", path, error)
         return PING_S
 
 

@@ -182,7 +182,7 @@ def revoke(client: Operator, *, name: str, reason: str, json_output: bool) -> No
     if json_output:
         print_json(done)
         return
-    void = f"; {counted(done.voided_tokens, 'unused join token')} of its making no longer admit"
+    void = f"; voided {counted(done.voided_tokens, 'unused join token')} that it made"
     click.echo(f"operator {name} is revoked{void if done.voided_tokens else ''}")
 
 

@@ -27,10 +27,10 @@ POPULATION_COLUMNS = (
     "releases>",
     "runs>",
     "adjacency",
-    "added up by",
+    "accountant",
     "head",
 )
-RUN_COLUMNS = ("run", "name", "spent>", "at delta>", "target>", "releases>", "added up by", "first", "last")
+RUN_COLUMNS = ("run", "name", "spent>", "at delta>", "target>", "releases>", "accountant", "first", "last")
 CHARGE_COLUMNS = ("round>", "noise>", "rate>", "sampling", "clip>", "spent by then>", "charged at")
 PART_COLUMNS = ("run", "name", "population", "drawn for>", "counted in>", "releases>")
 
@@ -57,7 +57,7 @@ def population_line(item: PopulationSummary) -> str:
     """A population in words."""
     if item.flaw:
         parts = f"{counted(item.charges, 'charge')} of {counted(len(item.runs), 'run')}"
-        return f"{item.flaw}\nwhat can be read of it, which bounds nothing: {parts}"
+        return f"{item.flaw}\nreadable: {parts}, which give no bound on the privacy loss"
     if not item.charges:
         return _unspent(item)
     spent = f"epsilon {bound(item.epsilon)}" + ("" if item.delta is None else f" at delta {figure(item.delta)}")
@@ -65,7 +65,7 @@ def population_line(item: PopulationSummary) -> str:
     parts = f"{counted(item.charges, 'release')} of {counted(len(item.runs), 'run')}"
     return (
         f"population {item.population}: {spent} spent in {parts}; {left}{_limit(item)}\n"
-        f"protected is one {item.unit}, under {item.adjacency} adjacency; added up by {item.accountant}\n"
+        f"protects one {item.unit}, under {item.adjacency} adjacency; accountant {item.accountant}\n"
         f"head {item.head}"
     )
 
@@ -73,7 +73,7 @@ def population_line(item: PopulationSummary) -> str:
 def _unspent(item: PopulationSummary) -> str:
     return (
         f"population {item.population}: nothing was charged yet; {_limit(item)}\n"
-        f"protected is one {item.unit}, under {item.adjacency} adjacency\nhead {item.head}"
+        f"protects one {item.unit}, under {item.adjacency} adjacency\nhead {item.head}"
     )
 
 
@@ -103,8 +103,8 @@ def run_line(item: RunSpending, population: PopulationSummary) -> str:
     """A run in words."""
     if population.flaw:
         return (
-            f"run {item.run} ({item.name or 'deleted'}): {counted(item.releases, 'charge')} can be read, which bounds "
-            f"nothing: the ledger of population {population.population} is damaged"
+            f"run {item.run} ({item.name or 'deleted'}): {counted(item.releases, 'charge')} can be read, but there is "
+            f"no bound: the ledger of population {population.population} is damaged"
         )
     target = "" if item.target is None else f" of its target of {figure(item.target, SET_DIGITS)}"
     return (
@@ -143,17 +143,17 @@ def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
             yield f"  population {population.population}: nothing was released yet"
             continue
         yield population.flaw or (
-            f"  population {population.population}: what was released tells it apart by at most epsilon "
+            f"  population {population.population}: the participant's privacy loss is at most epsilon "
             f"{bound(population.epsilon)} at delta {figure(population.delta)}"
         )
     if len(item.populations) > 1:
         yield f"  together: at most epsilon {bound(item.epsilon)} at delta {figure(item.delta)}"
     if item.unprotected:
-        yield f"  runs without privacy counted it: {', '.join(item.unprotected)}; nothing is promised about these"
+        yield f"  runs without privacy used its updates: {', '.join(item.unprotected)}; nothing is promised about these"
     if item.unknown:
-        yield f"  runs that are deleted may have drawn it: see population {', '.join(item.unknown)}"
+        yield f"  deleted runs may have selected it: see population {', '.join(item.unknown)}"
     if item.truncated:
-        yield "  it has older runs, which are not shown"
+        yield "  older runs are not shown"
 
 
 def flaw_line(file: str, flaw: Flaw) -> str:

@@ -18,7 +18,7 @@ from atoll.text.figures import SET_DIGITS, bound, counted, figure
 if TYPE_CHECKING:
     from atoll.server.privacy.chain import Verified
 
-CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limit>", "adjacency", "added up by", "head")
+CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limit>", "adjacency", "accountant", "head")
 
 
 @click.command(cls=Command)

@@ -149,7 +149,7 @@ def close(client: Operator, *, name: str, json_output: bool) -> None:
     if json_output:
         print_json(closed)
         return
-    void = f"; {counted(closed.voided_tokens, 'unused join token')} no longer admit" if closed.voided_tokens else ""
+    void = f"; {counted(closed.voided_tokens, 'unused join token')} voided" if closed.voided_tokens else ""
     click.echo(f"project {name} is closed{void}")
 
 

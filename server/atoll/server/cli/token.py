@@ -135,7 +135,7 @@ def void(client: Operator, *, token_ids: tuple[str, ...], created_by: str, json_
     if json_output:
         print_json({"voided": voided})
     else:
-        click.echo(f"{counted(voided, 'unused join token')} no longer {'admits' if voided == 1 else 'admit'}")
+        click.echo(f"{counted(voided, 'unused join token')} voided")
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class IngestNode:
 
     def _make_exact(self, accumulator: Accumulator, key: SumKey, items: Sequence[FoldItem]) -> None:
         if not accumulator.updates <= {item.update_id for item in items}:
-            log.warning("the partial sum holds updates that do not count; folding anew", extra={"run": key.run})
+            log.warning("the partial sum holds updates that do not count; folding again", extra={"run": key.run})
             accumulator.reset(key.grid, key.first)
         self._add(accumulator, items)
 

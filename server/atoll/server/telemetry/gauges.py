@@ -59,19 +59,19 @@ def families(now: Gauges) -> Iterator[Metric]:
     yield _by("atoll_runs", "Runs that have not ended, by status; broken: the log is damaged.", "status", now.runs)
     yield _by(
         "atoll_open_round_members",
-        "Members of rounds in progress, by status; those of secret draws are left out.",
+        "Members of rounds in progress, by status; rounds with secret draws are left out.",
         "status",
         now.members,
     )
-    yield _by("atoll_queue_length", "What waits, by queue.", "queue", now.queues)
+    yield _by("atoll_queue_length", "Items that wait, by queue.", "queue", now.queues)
     yield _by("atoll_stored_bytes", "Bytes on disk: models, uploads, database.", "what", now.stored_bytes)
     yield _by(
         "atoll_certificate_expiry_timestamp_seconds",
-        "When the certificates of the authority and of this server end.",
+        "Time at which the certificates of the authority and of this server expire.",
         "certificate",
         now.certificate_ends,
     )
-    yield GaugeMetricFamily("atoll_workers", "Ingest worker processes that serve.", now.workers)
+    yield GaugeMetricFamily("atoll_workers", "Ingest worker processes that are running.", now.workers)
     yield CounterMetricFamily(
         "atoll_worker_restarts", "Ingest workers that ended by themselves and were started again.", now.worker_restarts
     )
@@ -79,16 +79,18 @@ def families(now: Gauges) -> Iterator[Metric]:
         "atoll_disk_free_bytes", "Free bytes on the data directory's file system.", now.disk_free_bytes
     )
     yield GaugeMetricFamily(
-        "atoll_disk_reserve_bytes", "With less free, uploads are refused and rounds wait.", now.disk_reserve_bytes
+        "atoll_disk_reserve_bytes",
+        "Free bytes below which uploads are refused and rounds wait.",
+        now.disk_reserve_bytes,
     )
     yield GaugeMetricFamily("atoll_disk_size_bytes", "Size of the data directory's file system.", now.disk_bytes)
     yield GaugeMetricFamily(
         "atoll_oldest_round_age_seconds",
-        "Age of the oldest attempt at a round under way; 0 without one.",
+        "Age of the oldest attempt at a round in progress; 0 if there is none.",
         now.oldest_round_s,
     )
     yield standing_by(0)
-    yield GaugeMetricFamily("atoll_standby_servers", "Other servers that would take over.", now.standbys)
+    yield GaugeMetricFamily("atoll_standby_servers", "Standby servers that can take over.", now.standbys)
 
 
 def standing_by(value: int) -> Metric:

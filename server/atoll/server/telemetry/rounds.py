@@ -48,39 +48,39 @@ class RoundFigures:
         )
         self._phases = Histogram(
             "atoll_round_phase_duration_seconds",
-            "What attempts spent in each phase: draw, prepare, collect, aggregate, charge, publish.",
+            "Time that attempts spent in each phase: draw, prepare, collect, aggregate, charge, publish.",
             ["kind", "phase"],
             registry=registry,
             buckets=PHASE_BUCKETS_S,
         )
         self._members = Counter(
             "atoll_round_members",
-            "Members of rounds that ended, by what became of them; those of secret draws are left out.",
+            "Members of rounds that ended, by status; rounds with secret draws are left out.",
             ["status"],
             registry=registry,
         )
         self._report_times = Histogram(
             "atoll_report_duration_seconds",
-            "From invitation to report, of members that counted; those of secret draws are left out.",
+            "Time from invitation to report, of members that counted; rounds with secret draws are left out.",
             registry=registry,
             buckets=ROUND_BUCKETS_S,
         )
         self._reports = Counter(
             "atoll_reports",
-            "Answers to reports: counted, carried, late, rejected; repetitions of the same report included, those in "
-            "rounds of secret draws not.",
+            "Answers to reports: counted, carried, late, rejected. Repeated reports are included, rounds with secret "
+            "draws are not.",
             ["outcome"],
             registry=registry,
         )
         self._retries = Counter(
             "atoll_effect_retries",
-            "Steps of rounds that disk, database or a worker refused for now, by step.",
+            "Retries of steps of rounds because disk, database or a worker failed temporarily, by step.",
             ["effect"],
             registry=registry,
         )
         self._commits = Histogram(
             "atoll_commit_duration_seconds",
-            "Transactions of the database's writer, many writes in each.",
+            "Duration of the database writer's transactions; each has many writes.",
             registry=registry,
             buckets=COMMIT_BUCKETS_S,
         )

@@ -109,7 +109,7 @@ class Orders:
 
     def _slow(self, waited_s: float) -> UnavailableError:
         message = f"{self._name} did not answer within {waited_s:g} s"
-        return UnavailableError(SLOW, message, "look whether its disk and its process work", retry_after_s=1.0)
+        return UnavailableError(SLOW, message, "check its disk and its process", retry_after_s=1.0)
 
     def _lost(self) -> UnavailableError:
         return UnavailableError("node.away", f"{self._name} has disconnected", "start it again", retry_after_s=1.0)

@@ -58,7 +58,7 @@ class Performing(Protocol):
         """Prepare for a new stream of orders; called before it is opened.
 
         Raises:
-            ServerError: if that fails; the link is then made anew.
+            ServerError: if that fails; the link then reconnects.
         """
         ...
 
@@ -81,7 +81,7 @@ class Link:
 
     Args:
         address: the server's main port.
-        credentials: returns the gateway's credentials, for each connection anew, since certificates are renewed.
+        credentials: returns the gateway's credentials; called for each connection, since certificates are renewed.
         name: this gateway's name in errors.
         ping_answer_s: seconds within which the server must answer a ping; otherwise the connection counts as lost.
         hello: the gateway's own addresses.
@@ -193,7 +193,7 @@ class Link:
             before, least_s = self.connected, 0.0
             try:
                 await self._connect()
-                log.info("connecting to the server anew")
+                log.info("reconnecting to the server")
             except (UnauthenticatedError, ForbiddenError) as error:
                 if error.detail.code != EXPIRED:
                     raise

@@ -235,7 +235,7 @@ class Relay:
         if self._outbox is None:
             return
         if self._outbox.qsize() >= self._most:
-            log.warning("the server does not read what participants say; connecting anew")
+            log.warning("the server does not read participants' messages; reconnecting")
             self._outbox.put_nowait(None)
             self._outbox = None
             return
