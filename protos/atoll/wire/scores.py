@@ -1,7 +1,7 @@
 """Score histograms: what participants send so that the server can compute the AUC of all their examples together.
 
 A mean of participants' AUCs is not the AUC of their examples: it never compares a positive example of one with a
-negative one of another, and is undefined for a participant with one class alone. Sums of histograms have neither
+negative one of another, and is undefined for a participant with only one class. Sums of histograms have neither
 problem.
 """
 

@@ -128,7 +128,7 @@ class Pages:
         return self._events(request, polled(self._runs_seen, LIST_INTERVAL_S))
 
     async def participants_events(self, request: Request) -> Response:
-        """Event stream: participants have come or gone."""
+        """Event stream: the connected participants have changed."""
         return self._events(request, polled(self._connected_seen, LIST_INTERVAL_S))
 
     async def log_events(self, request: Request) -> Response:

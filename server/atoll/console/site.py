@@ -90,7 +90,7 @@ class Site:
 
     @property
     def secure(self) -> bool:
-        """Whether browsers reach it over TLS."""
+        """Whether browsers reach the console over TLS."""
         return self.origin.startswith("https:")
 
     @property

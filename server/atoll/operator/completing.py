@@ -15,7 +15,7 @@ def completed(newest: RunDetail, fetch: Callable[[int], RunDetail], *, members: 
 
     Args:
         newest: the run as the server answered.
-        fetch: the run with the attempts at one round alone.
+        fetch: returns the run with only the attempts at one round.
         members: whether rounds without their members are fetched again.
     """
     known = {_key(one): one for one in newest.rounds}

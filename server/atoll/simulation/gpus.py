@@ -57,7 +57,7 @@ def limit_memory(share: float) -> None:
     except Exception as error:
         raise SetupError(
             f"gpus = {share:g}: a worker cannot use the GPU {os.environ.get(VISIBLE, 'of its machine')!r}: {error}; "
-            "use CUDA in participants alone, never before run"
+            "use CUDA only in participants, never before run"
         ) from error
 
 
@@ -73,7 +73,7 @@ def gpu_shares(workers: Workers) -> list[GpuShare]:
     if torch.cuda.is_initialized():
         raise SetupError(
             f"gpus = {workers.gpus:g}: this process uses CUDA already, and a process forked from it cannot: use "
-            "CUDA in participants alone, never before run"
+            "CUDA only in participants, never before run"
         )
     devices = _visible_devices(torch)
     if not devices:

@@ -88,7 +88,7 @@ class Result(Exportable):
 
     @property
     def reason(self) -> str:
-        """Why it ended, or why it paused."""
+        """Why the run ended or paused."""
         return self.run.reason
 
     def detail(self) -> RunDetail:
@@ -117,7 +117,7 @@ class Result(Exportable):
 
     @property
     def has_statistics(self) -> bool:
-        """Whether it is a finished statistics run."""
+        """Whether the run is a finished statistics run."""
         return has_findings(self.history.detail)
 
     def statistics(self) -> Findings:

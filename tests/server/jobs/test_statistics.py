@@ -39,7 +39,7 @@ def test_the_clip_norm_follows_from_columns_and_rows(unit: str, clip: float) -> 
 def test_rows_are_a_unit_of_statistics_alone() -> None:
     text = '[job]\nname = "x"\nrounds = 1\n[model]\ninitial = "x.safetensors"\n[cohort]\nsize = 4\n[aggregation]\n'
     text += f'weighting = "uniform"\n{PRIVATE}clip = 1.0\nmax_participations = 1\nunit = "row"\n'
-    with pytest.raises(JobFileError, match=r"the noise of a round hides rows in \[statistics\] alone"):
+    with pytest.raises(JobFileError, match=r"the noise of a round hides rows only in \[statistics\]"):
         parse_job(text)
 
 

@@ -61,7 +61,7 @@ class WatchedSettings(Settings):
 
 
 def _similar(key: str, names: Set[str], cutoff: float) -> str | None:
-    """The most similar name; None below the cutoff, or if it differs in digits alone (``lr_1``, ``lr_2``)."""
+    """The most similar name; None below the cutoff, or if only digits differ (``lr_1``, ``lr_2``)."""
     known = {name.lower(): name for name in sorted(names) if _NUMBERS.sub("", name) != _NUMBERS.sub("", key)}
     close = get_close_matches(key.lower(), known, n=1, cutoff=cutoff)
     return known[close[0]] if close else None

@@ -50,7 +50,7 @@ def check_muon(job: SiloJob, *, blocks: bool) -> Iterator[str]:
     if job.optimiser.name != "muon":
         return
     refused = {
-        "a model whose spec names no blocks": (not blocks, "Muon trains the matrices of repeated blocks alone"),
+        "a model whose spec names no blocks": (not blocks, "Muon trains only the matrices of repeated blocks"),
         "[model.moe]": (job.model.moe is not None, "experts are stacked, and Muon takes single matrices"),
         "data_parallel.cpu_offload = true": (
             job.data_parallel.cpu_offload,

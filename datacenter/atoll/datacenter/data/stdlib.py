@@ -48,7 +48,7 @@ def stdlib_files(split: Split, folder: Path | None = None) -> Iterator[tuple[str
 
 
 def _names_in(folder: Path) -> Iterator[str]:
-    """Yield the name of each file; strings alone, because each rank lists thousands of files when it starts."""
+    """Yield the name of each file as a string: paths would be slow, as each rank lists thousands of files."""
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
         inside = "" if parent == str(folder) else Path(parent).relative_to(folder).as_posix() + "/"

@@ -94,7 +94,7 @@ def is_adapter(name: str) -> bool:
 
 
 def _adapt(module: nn.Module, section: LoraSection, tied: Mapping[str, str]) -> None:
-    routers = {f"{name}.router" for name, _ in routed_of(module)}  # experts read the weight alone
+    routers = {f"{name}.router" for name, _ in routed_of(module)}  # experts read only the weight
     layers = {
         name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and name not in routers
     }

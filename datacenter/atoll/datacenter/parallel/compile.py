@@ -32,7 +32,7 @@ def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) 
     for block in spec.blocks_of(module).values():
         experts = [routed for _, routed in routed_of(block)]
         for routed in experts:  # how many rows an expert gets is known only at run time
-            routed.forward = torch.compiler.disable(routed.forward)  # type: ignore[method-assign,no-untyped-call]  # of this one alone; torch leaves it untyped
+            routed.forward = torch.compiler.disable(routed.forward)  # type: ignore[method-assign,no-untyped-call]  # only of this module; torch leaves it untyped
         block.compile(fullgraph=not experts)
     for name in spec.first:
         if getattr(module, name.partition(".")[0], None) is not None:

@@ -107,7 +107,7 @@ def hand_on(head: nn.Linear, tp: DeviceMesh | None, between: Placement) -> None:
             hidden, weight = hidden.to(dtype), weight.to(dtype)
         return _handed(hidden), _handed(weight)
 
-    head.forward = handed_on  # type: ignore[method-assign,assignment]  # of this one alone; its hooks stay
+    head.forward = handed_on  # type: ignore[method-assign,assignment]  # only of this module; its hooks stay
 
 
 def _local_parts(hidden: Tensor, weight: Tensor, tp: DeviceMesh, between: Placement) -> tuple[Tensor, Tensor]:

@@ -85,7 +85,7 @@ class Passes(Protocol):
         ...
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> Tensor:
-        """Run forward passes alone; the caller turns gradients off and sets the modules' mode.
+        """Run only forward passes; the caller turns gradients off and sets the modules' mode.
 
         Args:
             batches: micro-batches of this rank, all of one shape.

@@ -27,7 +27,7 @@ def adapter_gradients(
 
     For ``W x + scale * B A x`` with the output's gradient g they are ``scale * g (A x)^T`` for B and
     ``scale * B^T g x^T`` for A, summed over the sample's tokens; W is frozen. They are as small as the adapters, so
-    ghost clipping needs no rule for norms alone.
+    ghost clipping needs no separate rule for their norms.
 
     Args:
         layer: the layer.

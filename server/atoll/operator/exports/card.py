@@ -57,7 +57,7 @@ class ExportedModel:
 
     @property
     def secret_draws(self) -> bool:
-        """Whether its bound assumes that only the models depend on who was drawn; True if that is unknown."""
+        """Whether the privacy bound assumes that only the models depend on who was drawn; True if that is unknown."""
         charges = () if self.ledger is None else self.ledger.charges
         known = self.ledger is None or (charges and not any(one.flaw for one in charges))
         return not known or any(one.sampling == "poisson" for one in charges)

@@ -37,7 +37,7 @@ def _guarantee(ledger: RunLedger) -> Iterator[str]:
         "most the factor exp(epsilon), plus delta.\n"
     )
     yield table(("", ""), _account(ledger))
-    yield "The bound covers all models that the run released, not this one alone.\n"
+    yield "The bound covers all models that the run released, not only this one.\n"
 
 
 def _account(ledger: RunLedger) -> Iterator[tuple[str, str]]:

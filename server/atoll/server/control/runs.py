@@ -90,12 +90,12 @@ class MemberSummary:
 
     @property
     def counted(self) -> bool:
-        """Whether its report is in the round's result."""
+        """Whether the member's report is in the round's result."""
         return self.status == COUNTED
 
     @property
     def pending(self) -> bool:
-        """Whether it may still report."""
+        """Whether the member may still report."""
         return self.status in PENDING
 
 
@@ -140,7 +140,7 @@ class RoundSummary:
 
     @property
     def released(self) -> bool:
-        """Whether it released a result."""
+        """Whether the attempt released a result."""
         return self.phase == "released"
 
     @property

@@ -46,6 +46,6 @@ def advertised_name(value: str | None) -> str | None:
         ipaddress.ip_address(value)
     except ValueError:
         raise ValueError(
-            "expected a host name or an IP address alone, such as fl.example.org: no port, no https://"
+            "expected only a host name or an IP address, such as fl.example.org: no port, no https://"
         ) from None
     return value

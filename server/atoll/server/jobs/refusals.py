@@ -50,7 +50,7 @@ def refusals(spec: JobTables) -> Iterator[Refusal]:
     if section.unit == "row" and spec.statistics is None:
         yield (
             "privacy.unit",
-            'is "row": the noise of a round hides rows in [statistics] alone; leave it out, or have participants train '
+            'is "row": the noise of a round hides rows only in [statistics]; leave it out, or have participants train '
             "with DP-SGD (docs/privacy/local.md), which hides their rows",
         )
     yield from _what_is_released(spec)
@@ -153,7 +153,7 @@ def _secret_draw(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
         (
             f"privacy.{key}",
             f'has no effect: with cohort.sampler "{cohort.sampler}" and mechanism "gaussian" the account relies '
-            "on the random draw alone; leave it out",
+            "only on the random draw; leave it out",
         )
         for key in ("max_participations", "min_separation")
         if getattr(section, key) is not None

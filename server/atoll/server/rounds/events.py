@@ -117,7 +117,7 @@ class WentSilent:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A member's report is durable: an update (train) or metrics alone (evaluate).
+    """A member's report is durable: an update (train) or only metrics (evaluate).
 
     Raises:
         ValueError: the update is by another participant or for another round, the weight is negative, or a metric is

@@ -95,7 +95,7 @@ class Aggregator:
             if self._privacy.releases_empty_sums and not effect.contributions:
                 log.log(
                     logging.DEBUG if self._driver.state.policy.secret_draw else logging.WARNING,
-                    "run %s round %s: no update arrived, so the release is noise alone, and is charged; if "
+                    "run %s round %s: no update arrived, so the release is only noise, and is charged; if "
                     "participants are still training, or fail, pause the run meanwhile",
                     self._driver.run,
                     effect.key,

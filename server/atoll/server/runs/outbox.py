@@ -28,7 +28,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether it takes no further instruction."""
+        """Whether the outbox holds as many instructions as it may."""
         return self._most is not None and len(self._waiting) >= self._most
 
     def put(self, instruction: Instruction | None) -> None:

@@ -75,7 +75,7 @@ class ProjectPace:
 
     @property
     def gathers(self) -> bool:
-        """Whether they return together."""
+        """Whether the participants return together."""
         return self._together
 
     def demand_per_s(self, now: float) -> float:

@@ -24,7 +24,7 @@ class Sharer(Protocol):
 
     @property
     def gathers(self) -> bool:
-        """Whether its participants return together."""
+        """Whether the project's participants return together."""
         ...
 
     def demand_per_s(self, now: float) -> float:

@@ -80,7 +80,7 @@ def heat_map(classes: Sequence[str], counts: NDArray[np.int64], by: By = "rows")
 
 
 def thumbnail(counts: NDArray[np.int64], by: By = "rows") -> str:
-    """Draw the cells alone, without a text, for a table of many partitions."""
+    """Draw only the cells, without text, for a table of many partitions."""
     grid = replace(_grid(counts, by), cell_width=_SMALL, row_height=_SMALL)
     width, height = grid.width, _SMALL * len(grid.rows)
     cells = (

@@ -88,7 +88,7 @@ class Holdings:
         return heat_map(self.classes, self.counts, by)
 
     def thumbnail(self, by: By = "rows") -> str:
-        """The cells of the heat map alone, as a small ``<svg>`` element."""
+        """The cells of the heat map without labels, as a small ``<svg>`` element."""
         return thumbnail(self.counts, by)
 
     def __str__(self) -> str:

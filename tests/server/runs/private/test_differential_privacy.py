@@ -114,7 +114,7 @@ async def test_a_round_without_reports_is_released_with_noise_and_charged(
     assert ended.status == RunStatus.FINISHED
     assert np.all(federation.model(ended.current_model) != 0)
     assert [one.population for one in await federation.store.reader.run(charges.listed, run)] == ["people"]
-    assert f"run {run} round 1: no update arrived, so the release is noise alone" in caplog.text
+    assert f"run {run} round 1: no update arrived, so the release is only noise" in caplog.text
 
 
 async def test_a_run_that_too_few_report_to_pauses_and_is_charged_no_further(federation: Federation) -> None:

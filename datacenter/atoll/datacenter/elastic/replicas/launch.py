@@ -1,4 +1,4 @@
-"""Start the ranks of replica groups on this machine, and restart a group that is lost, alone."""
+"""Start the ranks of replica groups on this machine, and restart only the group that is lost."""
 
 from __future__ import annotations
 
