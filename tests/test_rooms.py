@@ -492,7 +492,7 @@ def test_the_console_loads_only_what_its_extra_brings() -> None:
     assert foreign(modules_of("console"), allowed) == set()
 
 
-def test_of_the_server_only_the_commands_use_the_operators_room() -> None:
+def test_only_the_servers_commands_use_the_operators_room() -> None:
     users = {
         place.name
         for place in ROOMS["server"].iterdir()

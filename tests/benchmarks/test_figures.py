@@ -36,5 +36,5 @@ def test_a_limit_of_the_same_run_may_stand_beside_a_bound() -> None:
     assert Figure.at_least("a", 30.0, "rounds/s", 20.0, "c", beside=60.0).ratio == 0.5
 
 
-def test_what_took_no_time_stands_beside_a_figure_without_a_ratio() -> None:
+def test_a_figure_beside_zero_has_no_ratio() -> None:
     assert table([Figure.stated("rounds", 2.0, "s", "run", beside=0.0)]).endswith("beside 0")

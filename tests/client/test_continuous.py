@@ -66,7 +66,7 @@ def test_progress_between_rounds_is_carried_to_the_new_global_model(trainer: Cou
     np.testing.assert_array_equal(second.tensors["w"], 103.0)
 
 
-def test_what_a_round_does_not_ask_for_waits_for_one_that_does(trainer: Counting) -> None:
+def test_progress_on_other_fragments_waits_for_a_round_that_asks_for_them(trainer: Counting) -> None:
     start = {"w": np.zeros(4, np.float32), "b": np.zeros(2, np.float32)}
     w, b = ElementRange.run(0, 4), ElementRange.run(4, 2)
     trainer.let(2)

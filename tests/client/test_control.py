@@ -86,7 +86,7 @@ def test_watchers_are_called_once_while_they_watch() -> None:
     assert (stops, abandons) == ([1, 1], [1])
 
 
-def test_who_watches_too_late_is_called_at_once() -> None:
+def test_a_late_watcher_is_called_at_once() -> None:
     control = TaskControl(1.0)
     control.abandon("over")
     called = threading.Event()

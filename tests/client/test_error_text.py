@@ -61,7 +61,7 @@ STAYS = "(its text stays in the participant's log)"
     ],
 )
 @pytest.mark.parametrize("private", [False, True])
-async def test_of_an_error_only_the_type_leaves(
+async def test_only_the_type_of_an_error_is_sent(
     server: Federation,
     start: Start,
     caplog: pytest.LogCaptureFixture,

@@ -163,7 +163,7 @@ def test_a_link_lets_one_browser_in(console: Running, chromium: Browser, page: P
     other.close()
 
 
-def test_a_run_goes_on_before_ones_eyes(page: Page, control: Watched) -> None:
+def test_a_page_updates_without_a_reload(page: Page, control: Watched) -> None:
     """No reload, no jump: the new round appears, and what one has opened stays open."""
     go(page, "/runs/rabc")
     page.get_by_text("Job file").click()

@@ -222,7 +222,9 @@ class TestProjects:
         assert found.status == 404
         assert "the disk is full" in found.text
 
-    def test_who_loses_the_role_in_the_chosen_one_can_go_on_without(self, browser: Browser, control: Watched) -> None:
+    def test_after_losing_its_role_an_operator_can_clear_the_selected_project(
+        self, browser: Browser, control: Watched
+    ) -> None:
         control.projects = named("cardio", "onco")
         token = browser.form_token()
         assert choose(browser, "cardio") == 303
@@ -233,7 +235,7 @@ class TestProjects:
         assert browser.post("/project", {"form_token": token}).status == 303
         assert browser.get("/").status == 200
 
-    def test_who_has_roles_in_several_alone_sees_the_first(self, fake: Fake, control: Watched) -> None:
+    def test_an_operator_without_a_role_in_all_projects_sees_its_first_one(self, fake: Fake, control: Watched) -> None:
         control.projects = named("cardio", "onco")
         control.role = control_pb2.OPERATOR_ROLE_UNSPECIFIED
         control.server_role = control_pb2.OPERATOR_ROLE_UNSPECIFIED

@@ -33,7 +33,7 @@ def test_timers_fire_in_their_order() -> None:
     assert play(main) == [10, 20, 30]
 
 
-def test_time_depends_on_timers_alone_and_not_on_how_it_came_there() -> None:
+def test_time_is_exactly_that_of_the_timers() -> None:
     """0.1 + 0.2 is not 0.3 in binary: a jump ends at the timer itself, and a timer of 0.3 does not fire with it."""
 
     async def main(loop: VirtualLoop) -> list[float]:
@@ -61,7 +61,7 @@ def test_time_stands_still_while_something_outside_is_awaited() -> None:
     assert play(main) == (0.0, False)
 
 
-def test_what_rests_goes_on_in_its_order_when_all_else_of_the_moment_is_over() -> None:
+def test_resting_tasks_resume_in_order_after_all_other_events_of_the_instant() -> None:
     async def main(loop: VirtualLoop) -> tuple[float, list[str]]:
         seen: list[str] = []
 

@@ -54,7 +54,7 @@ class Member:
     protection: Protection
 
     def decide(self, task: Task) -> Decision:
-        """Whether it accepts a task."""
+        """Whether the participant accepts a task."""
         decision = self.policy.decide(task, Spent())
         objection = self.protection.objection(task) or objection_of(self.participant, task)
         return decision if not decision.accepted or objection is None else Decision.decline(objection)

@@ -66,7 +66,7 @@ def soon_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return speed_up
 
 
-async def test_it_opens_its_channel_anew_with_the_interval_that_it_is_told(
+async def test_the_channel_is_reopened_with_the_interval_that_the_server_states(
     server: Federation, network: PingProxy, begin: Begin, soon_at: Callable[[float], None]
 ) -> None:
     """Neither a failure nor a welcome: it is connected once, and takes part."""

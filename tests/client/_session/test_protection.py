@@ -110,7 +110,7 @@ def test_a_randomiser_noises_whatever_the_server_says(tmp_path: Path) -> None:
         assert 0.95 * std < report.update.std() < 1.05 * std  # seven standard deviations of this estimate
 
 
-def test_nothing_else_is_told_of_a_noised_update(tmp_path: Path) -> None:
+def test_only_the_noised_update_is_sent(tmp_path: Path) -> None:
     server = FakeServer(START, state=tmp_path, max_abs=1e3)
     (report,) = server.run(Steady(3.0), policy=Policy(local_privacy=local())).rounds[0].reports
     assert not report.metrics
@@ -121,7 +121,7 @@ def test_nothing_else_is_told_of_a_noised_update(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0, 1e-6, 0.5), Sphere(1.0, 0.5)])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_updates_that_are_not_finite_are_noise_alone(mechanism: Mechanism, wrong: float, tmp_path: Path) -> None:
+def test_updates_that_are_not_finite_are_sent_as_noise(mechanism: Mechanism, wrong: float, tmp_path: Path) -> None:
     """Refusing them would reveal something about the data to the server."""
     server = FakeServer(START, state=tmp_path, max_abs=1e3)
     (report,) = server.run(Steady(wrong), policy=Policy(local_privacy=local(mechanism))).rounds[0].reports

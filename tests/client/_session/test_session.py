@@ -215,7 +215,7 @@ async def test_evaluation_may_come_with_training(server: Federation, start: Star
     assert (report.weight, report.evaluation_weight, list(report.evaluation)) == (7, 5, ["mean"])
 
 
-async def test_who_cannot_evaluate_is_not_asked_beside_training(server: Federation, start: Start) -> None:
+async def test_a_participant_that_cannot_evaluate_trains_without_evaluating(server: Federation, start: Start) -> None:
     start(AddOne())
     server.invite(evaluate=True)
     assert (await server.report()).evaluation_weight == 0

@@ -121,7 +121,7 @@ class TestTimes:
         await run.saw(CheckedIn, times=3)
         assert len(run.of(Connected)) == 1
 
-    def test_those_that_were_told_the_same_do_not_return_at_the_same_moment(self) -> None:
+    def test_participants_with_the_same_interval_return_at_different_moments(self) -> None:
         assert until_next_s(100.0, 0.0) == 100.0
         assert 100.0 < until_next_s(100.0, 0.5) < until_next_s(100.0, 0.99) <= 105.0
 

@@ -84,7 +84,9 @@ def test_only_a_similar_name_that_is_missing_makes_it_a_mistake(given: str, aske
     ("unread", "read", "named"),
     [("epoch", "epochs", True), ("decay_from", "decay", False), ("batch_size_1", "batch_size_2", False)],
 )
-def test_of_names_that_the_job_has_only_nearly_the_same_is_a_mistake(unread: str, read: str, *, named: bool) -> None:
+def test_an_unread_setting_is_a_mistake_only_if_its_name_resembles_one_that_was_read(
+    unread: str, read: str, *, named: bool
+) -> None:
     settings = WatchedSettings({unread: 1.0, read: 3})
     settings.get(read)
     assert settings.mistyped() == ({unread: read} if named else {})

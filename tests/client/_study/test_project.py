@@ -209,7 +209,7 @@ def assert_same_first_model(folder: Path, first: Mapping[str, Any]) -> None:
 
 @pytest.mark.every_study
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_its_own_test_passes_and_its_first_model_is_the_one_that_it_writes(name: str, tmp_path: Path) -> None:
+def test_a_study_passes_its_own_test_and_writes_the_same_first_model_again(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "wards"
     write_study(folder, FRAMEWORKS[name])
     first = load(folder / "initial.safetensors")
@@ -220,7 +220,9 @@ def test_its_own_test_passes_and_its_first_model_is_the_one_that_it_writes(name:
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_its_own_test_passes_in_this_process(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_passes_its_own_test_in_this_process(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "wards"
     write_study(folder, FRAMEWORKS[name])
     first = load(folder / "initial.safetensors")

@@ -90,7 +90,7 @@ def test_other_errors_name_no_shapes() -> None:
     assert str(raised_by(lambda: int("x"), LAYOUT)[0]).endswith("with base 10: 'x'")
 
 
-def test_of_a_large_model_some_tensors_are_named() -> None:
+def test_the_shapes_of_a_large_model_are_shortened() -> None:
     error = ValueError("bad shape")
     note_shapes(error, Layout(tuple(TensorSpec(f"w{number}", (2,), Dtype.FLOAT32) for number in range(9))))
     assert "w5 [2], 3 more tensors; if" in error.__notes__[0]

@@ -164,7 +164,7 @@ def busy(wait_s: float) -> FailedCall:
     return FailedCall(Code.RESOURCE_EXHAUSTED, "", detail)
 
 
-def test_told_to_wait_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demand_to_wait_is_not_counted_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it happens, the delays are those that the server asks for, and do not grow."""
     waits: list[float] = []
     control = TaskControl(3600.0)
@@ -185,7 +185,7 @@ def test_told_to_wait_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(waits)) > 1
 
 
-def test_told_to_come_at_once_over_and_over_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_demands_to_retry_at_once_are_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     control = TaskControl(3600.0)
     monkeypatch.setattr(control.abandoned, "wait", waits.append)

@@ -48,7 +48,7 @@ def test_lines_for_people() -> None:
     ]
 
 
-def test_counts_are_told_whole() -> None:
+def test_counts_are_shown_as_whole_numbers() -> None:
     said = describe(events.Trained(KEY, 20479, 2.0, {"tokens": 20479.0, "loss": 2.0, "share": 0.00012345}))
     assert said == "round 3: worked on 20,479 examples for 2.0 s: tokens 20,479, loss 2, share 0.0001234"
 
@@ -94,7 +94,7 @@ def test_a_bar_for_transfers_over_a_second(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().out == ""
 
 
-def test_no_bar_where_nobody_looks() -> None:
+def test_there_is_no_progress_bar_without_a_terminal() -> None:
     stream = io.StringIO()
     lines = HumanLines(stream)
     lines(events.Transferred(KEY, "upload", 1, 2))

@@ -30,7 +30,7 @@ def test_a_jobs_own_layout_is_its_models_parameters_tied_ones_once() -> None:
     check_layout(layout_of(spec(tied_embeddings=True)), spec(tied_embeddings=True))
 
 
-def test_of_adapters_only_they_are_in_it() -> None:
+def test_the_layout_of_a_job_with_adapters_has_only_the_adapters() -> None:
     lora = spec(lora={"rank": 4})
     names = [one.name for one in layout_of(lora).tensors]
     assert [name.rpartition(".")[2] for name in names] == ["lora_a", "lora_b"] * 2

@@ -61,6 +61,6 @@ def damaged() -> str:
     return str(caught.value)
 
 
-def test_every_rank_hears_who_differs() -> None:
+def test_every_rank_reports_the_rank_that_differs() -> None:
     for says in run_ranks(damaged, 3):
         assert says.startswith("step 5: replicas differ first in 2.bias: rank 1 of 3; ")

@@ -26,7 +26,7 @@ SPEEDS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12)
 
 @settings(deadline=None)
 @given(SPEEDS, st.integers(0, 500))
-def test_shares_add_up_and_nobody_goes_without(speeds: list[float], more: int) -> None:
+def test_shares_add_up_and_each_rank_has_one(speeds: list[float], more: int) -> None:
     dealt = shares(len(speeds) + more, speeds)
     assert sum(dealt) == len(speeds) + more
     assert min(dealt) >= 1

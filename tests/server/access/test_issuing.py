@@ -263,7 +263,7 @@ class TestRenewExpired:
         pem = await issuer.renew_expired(old, csr, self.proof(key, csr))
         assert (await book.identify(pem)).name == participant
 
-    async def test_one_that_was_renewed_long_ago_brings_nothing(
+    async def test_an_expired_certificate_that_was_renewed_long_ago_is_refused(
         self, rig: Rig, book: CertificateBook, issuer: CertificateIssuer
     ) -> None:
         """Its key may have been stolen; holds even if the certificate is no longer recorded."""

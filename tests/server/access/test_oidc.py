@@ -214,7 +214,7 @@ class TestKeys:
         go_on.set()
         assert await keys.find("one") is not None
 
-    async def test_a_provider_that_hangs_does_not_hold_up_who_has_a_known_key(
+    async def test_a_provider_that_hangs_does_not_delay_tokens_signed_with_a_known_key(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world, go_on = World(), threading.Event()
@@ -333,7 +333,7 @@ class TestNames:
         assert len(name) <= 64
         assert name != (await World().verifier.verify(token(sub=subject + "!"))).name
 
-    async def test_none_is_that_of_an_operator_with_a_certificate(self) -> None:
+    async def test_names_differ_from_those_of_operators_with_certificates(self) -> None:
         assert (await World().verifier.verify(token(sub="admin"))).name == "oidc:admin"
 
 

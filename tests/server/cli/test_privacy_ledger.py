@@ -79,7 +79,7 @@ async def test_what_has_been_spent_on_whom(world: World, ask: Ask) -> None:
     assert row[-3:-1] == ["3", "2"]
 
 
-async def test_of_a_run_that_really_trained(world: World, ask: Ask) -> None:
+async def test_the_ledger_of_a_run_that_trained(world: World, ask: Ask) -> None:
     alice = await world.participant()
     async with alice.check_in() as stream:
         made = await world.submit(capped(2, most=2))

@@ -81,7 +81,7 @@ def test_a_dry_run_only_tells(fake: Any, invoke: Callable[..., Result]) -> None:
     assert found[0] == {"kind": "events", "run": "ra", "count": 7, "stored_bytes": 1000}
 
 
-def test_without_a_server_it_is_told_what_would_prune() -> None:
+def test_without_a_server_the_error_says_that_only_a_server_prunes() -> None:
     with socket.socket() as taken:  # bound and not listening: no other server answers there
         taken.bind(("127.0.0.1", 0))
         result = CliRunner().invoke(prune, ["--insecure", "--server", f"127.0.0.1:{taken.getsockname()[1]}"])

@@ -51,7 +51,7 @@ def test_a_metric_that_was_measured_is_not_named(fake: Fake, invoke: Invoke) -> 
     assert "never measured" not in invoke(run, "show", "rabc").output
 
 
-def test_of_a_run_in_work_it_is_said_once_others_of_its_kind_were_measured(fake: Fake, invoke: Invoke) -> None:
+def test_a_running_run_shows_a_missing_metric_once_others_of_its_kind_were_measured(fake: Fake, invoke: Invoke) -> None:
     prepare(fake, control_pb2.RUN_STATUS_RUNNING)
     shown = invoke(run, "show", "rabc").output
     assert "not measured so far: eval/los, which the job names as stop.metric; measured: eval/loss" in shown
@@ -63,7 +63,7 @@ def test_a_running_run_without_an_evaluation_shows_no_measured_metric(fake: Fake
     assert "measured so far" not in invoke(run, "show", "rabc").output
 
 
-def test_watching_tells_it_while_the_run_is_in_work(fake: Fake, invoke: Invoke) -> None:
+def test_watching_shows_it_while_the_run_is_in_work(fake: Fake, invoke: Invoke) -> None:
     prepare(fake, control_pb2.RUN_STATUS_RUNNING)
     running, ended = control_pb2.RUN_STATUS_RUNNING, control_pb2.RUN_STATUS_FINISHED
     fake.control.watches = [

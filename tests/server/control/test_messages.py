@@ -159,7 +159,7 @@ def members(found: control_pb2.WatchRunResponse | None) -> dict[str, str]:
     return {member.participant: member.status for member in found.round.members}
 
 
-def test_members_that_are_not_told_again_stand_as_they_did() -> None:
+def test_members_that_a_message_omits_keep_their_status() -> None:
     following = Following()
     assert following.complete(message(0, ("pa", "invited"), more=True)) is None
     assert members(following.complete(message(0, ("pb", "invited")))) == {"pa": "invited", "pb": "invited"}

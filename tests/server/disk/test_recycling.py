@@ -62,7 +62,7 @@ def test_a_file_goes_to_the_next_that_needs_one(free: FreeFiles, spent: Path, tm
     os.close(descriptor)
 
 
-def test_who_takes_a_file_holds_its_lock(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
+def test_a_taken_file_is_locked(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
     free.give(spent)
     descriptor = free.take(SIZE, tmp_path / "next")
     assert descriptor is not None
@@ -168,7 +168,7 @@ def test_what_a_killed_process_left_is_scrubbed_by_the_next(tmp_path: Path, monk
     assert lying(tmp_path) == []
 
 
-def test_who_stops_leaves_nothing_lying(spent: Path, tmp_path: Path) -> None:
+def test_closing_leaves_no_files(spent: Path, tmp_path: Path) -> None:
     free = FreeFiles(tmp_path / "free", scrub=True)
     free.give(spent)
     free.close()
@@ -179,9 +179,7 @@ def test_who_stops_leaves_nothing_lying(spent: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "late").exists()
 
 
-def test_who_stops_does_not_wait_for_the_scrubbing(
-    spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_does_not_wait_for_scrubbing(spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server must stop quickly: a half-scrubbed file is removed as it is."""
     monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
     monkeypatch.setattr(recycling, "_PIECE", bytes(SIZE // 4))

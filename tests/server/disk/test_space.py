@@ -88,7 +88,9 @@ class TestSpare:
             room.require("it", 2 * MIB)
         assert spare.size == 0
 
-    def test_who_comes_while_it_is_given_back_is_not_refused(self, tmp_path: Path, disk: SimpleNamespace) -> None:
+    def test_a_request_while_another_thread_frees_space_is_not_refused(
+        self, tmp_path: Path, disk: SimpleNamespace
+    ) -> None:
         """Two threads find the disk short, and only one of them can remove each file."""
         clearing, go_on = threading.Event(), threading.Event()
 

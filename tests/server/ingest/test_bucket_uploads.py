@@ -178,7 +178,7 @@ def test_a_spool_without_a_bucket_copies_nothing(tmp_path: Path, here: Spool) ->
     assert keys(here) == set()
 
 
-def test_what_a_spool_holds_is_told(here: Spool, there: Spool) -> None:
+def test_a_spool_lists_its_committed_uploads(here: Spool, there: Spool) -> None:
     digest, whole = large(here, ref(), chunks_of(VALUES)), small(here, ref(BOB, at=(3, 1)))
     expected = {CommittedKey(RUN, 0, 0, ALICE, digest), CommittedKey(RUN, 3, 1, BOB, whole)}
     assert set(held_here(here)) == keys(here) == expected

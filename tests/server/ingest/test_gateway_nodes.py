@@ -82,7 +82,7 @@ def rig() -> Rig:
     return Rig()
 
 
-async def test_its_work_goes_to_it_alone(rig: Rig) -> None:
+async def test_orders_for_a_gateway_go_to_no_other_node(rig: Rig) -> None:
     gateway = Node(NAME)
     rig.pool.add_gateway(gateway)
     await rig.pool.fold(KEY, NAME, [ITEM])
@@ -112,7 +112,7 @@ async def test_a_sum_waits_from_when_it_left_and_to_the_deadline(rig: Rig) -> No
     assert rig.main.asked == []
 
 
-async def test_one_that_was_never_here_is_waited_for_from_the_first_question(rig: Rig) -> None:
+async def test_the_wait_for_a_gateway_that_never_connected_begins_with_the_first_request(rig: Rig) -> None:
     with pytest.raises(UnavailableError):
         await rig.summed()
     rig.now += 61.0
@@ -128,7 +128,7 @@ async def test_a_fold_waits_however_long(rig: Rig) -> None:
         await rig.pool.fold(KEY, NAME, [ITEM])
 
 
-async def test_one_that_does_nothing_is_done_without_after_the_deadline(rig: Rig) -> None:
+async def test_after_the_deadline_a_gateway_that_does_nothing_is_left_out(rig: Rig) -> None:
     gateway = Node(NAME)
     gateway.fails = UnavailableError(SLOW, "it did not answer", retry_after_s=1.0)
     rig.pool.add_gateway(gateway)

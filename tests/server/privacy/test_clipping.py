@@ -23,7 +23,7 @@ def test_one_update_is_the_papers() -> None:
     assert adaptive().next_clip(2.0, 2 * 20 - 100) == pytest.approx(2.0 * math.exp(0.2 * 0.3))
 
 
-def test_those_who_did_not_report_are_for_neither_side() -> None:
+def test_members_without_a_report_do_not_move_the_clip() -> None:
     """The share is of the expected cohort: without reports it is 1/2, for any norm."""
     clip = adaptive()
     assert clip.share(0) == 0.5

@@ -107,7 +107,7 @@ def test_runs_of_several_kinds_cost_the_same_whenever_a_limit_is_set_and_however
         assert (spent(clinic).accountant, spent(clinic).epsilon) == ("rdp", kept(events))
 
 
-def test_whose_answer_it_is_is_told(clinic: Store) -> None:
+def test_the_ledger_names_the_accountant_that_answered(clinic: Store) -> None:
     """PRV has none where losses are beyond what float64 can hold; RDP then answers."""
     charge(clinic, FIRST, range(3), contract(accountant="prv", noise_multiplier=0.02))
     found = spent(clinic)

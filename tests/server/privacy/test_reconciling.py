@@ -96,7 +96,7 @@ def test_charges_of_deleted_runs_have_nothing_to_agree_with(clinic: Store) -> No
     assert [run.releases for run in clinic.reader.submit(ledger.spent, CLINIC).result().runs] == [3, 2]
 
 
-def test_no_more_than_a_few_disagreements_are_reported_at_once(store: Store) -> None:
+def test_at_most_a_few_disagreements_are_reported_at_once(store: Store) -> None:
     for number in range(reconciling.MAX_REPORTED + 2):
         store.writer.submit(submit, f"r{number}", contract()).result()
     released = update(schema.runs).values(rounds_released=1)

@@ -28,7 +28,7 @@ def test_next_to_no_noise_makes_every_canary_worth_a_guess_and_much_noise_few() 
     assert found.right > 0.85
 
 
-def test_who_may_never_have_been_drawn_is_not_guessed() -> None:
+def test_canaries_that_were_perhaps_never_drawn_are_not_guessed() -> None:
     silent = best_reach(replace(Attack(POISSON), noise_share=0.1), 4096, 1e-5, 0.95, np.random.default_rng(1))
     assert 0.4 < silent.share < 0.5  # those that are seen; the others are out, or in and never drawn
     assert silent.right > 0.999

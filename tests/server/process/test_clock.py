@@ -16,6 +16,6 @@ def test_it_starts_with_the_wall_clock_and_continues_with_a_monotonic_one(monkey
     assert steady() == 1_700_000_007.5
 
 
-def test_what_it_goes_on_with_only_grows() -> None:
+def test_the_boot_clock_only_grows() -> None:
     first = clock.boot_s()
     assert clock.boot_s() >= first

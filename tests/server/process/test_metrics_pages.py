@@ -130,7 +130,7 @@ async def test_a_damaged_log_is_reported_to_participant_and_operator(
     assert samples(text)["atoll_runs", frozenset({("status", "broken")})] == 1
 
 
-async def test_who_is_connected_by_kind(world: World, alice: Participant) -> None:
+async def test_connected_participants_are_counted_by_kind(world: World, alice: Participant) -> None:
     async with alice.check_in():
         _, text = await fetch(world, "/metrics")
     assert samples(text)["atoll_participants_connected", frozenset({("kind", "edge")})] == 1

@@ -83,13 +83,13 @@ def test_what_changed_between_two_states_of_a_round_is_found(changes: list[tuple
     assert now.changed_since(before) == {f"p{number:03}" for number, _ in changes}
 
 
-def test_of_two_rounds_everybody_has_changed() -> None:
+def test_between_rosters_of_two_rounds_all_members_have_changed() -> None:
     one, other = Roster.of([Member("p1", 1), Member("p2", 1)]), Roster.of([Member("p2", 1)])
     assert one.changed_since(other) == other.changed_since(one) == {"p1", "p2"}
     assert one.changed_since(Roster()) == Roster().changed_since(one) == {"p1", "p2"}
 
 
-def test_who_is_outstanding_is_asked_of_some_or_of_all() -> None:
+def test_outstanding_members_of_a_roster_or_of_some_names() -> None:
     roster = Roster.of(
         [Member("p1", 1), Member("p2", 1, MemberStatus.REPORTED), Member("p3", 1, MemberStatus.TRAINING)]
     )

@@ -194,7 +194,7 @@ class TestInsecure:
             denied = participant.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
             assert await refused_code(denied) == ("PERMISSION_DENIED", "certificate.role")
 
-    async def test_nobody_and_impossible_names_are_refused(self, tmp_path: Path) -> None:
+    async def test_missing_and_impossible_names_are_refused(self, tmp_path: Path) -> None:
         async with World(tmp_path / "data", insecure=True) as world:
             nobody = await world.plain({})
             call = nobody.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)

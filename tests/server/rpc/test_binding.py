@@ -111,7 +111,7 @@ class TestNamesOfOthers:
         for organisation in ("north", "south"):
             assert await self._token(world, organisation, "127.0.0.1", "localhost")
 
-    async def test_those_of_a_server_that_stands_by_are_taken(self, world: World) -> None:
+    async def test_names_of_a_standby_server_are_taken(self, world: World) -> None:
         credentials = StandbyIdentity.open(world.config).credentials()
         async with grpc.aio.secure_channel(world.addresses.main, credentials) as channel:
             await self._attend(channel, "second.example.org", "localhost")

@@ -36,7 +36,7 @@ def test_a_round_of_hostile_members_keeps_their_names() -> None:
     assert summary.reason == "deadline; too large for one answer: the members' figures are left out"
 
 
-def test_members_go_where_their_names_alone_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_left_out_of_a_round_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_ROUND_BYTES", 1000)
     summary = bounds.fitted(control_pb2.RoundSummary(members=members(100)))
     assert 0 < len(summary.members) < 100

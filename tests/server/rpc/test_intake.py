@@ -252,7 +252,7 @@ async def test_while_a_caller_waits_none_has_more_than_one_place_above_it() -> N
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_the_places_of_all_stay_as_many_whatever_ends() -> None:
+async def test_no_slot_is_lost_however_messages_end() -> None:
     """After messages are cancelled, broken off or completed in any order, all slots are free again."""
     most, messages, source = 5, Messages(), random.Random(1)
     intake = Intake(3, most)

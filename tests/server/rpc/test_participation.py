@@ -264,7 +264,7 @@ class TestEnd:
                 assert (leave.cause, leave.reason) == (ComeBack.CAUSE_STOPPING, "the server is stopping")
                 await asyncio.wait_for(stopping, WAIT_S)
 
-    async def test_the_session_of_who_does_not_read_is_over_and_its_stream_can_be_read_to_its_end(
+    async def test_the_session_of_a_slow_reader_ends_but_its_stream_can_still_be_read(
         self, world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "CUT_S", 0.05)

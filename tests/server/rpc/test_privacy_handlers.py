@@ -115,7 +115,7 @@ async def test_charges_of_a_run_with_its_course(clinic: World) -> None:
     assert not (await charges(clinic, population=CLINIC, limit=1)).charges[0].HasField("epsilon_after")
 
 
-async def test_of_what_charges_are_wanted(clinic: World) -> None:
+async def test_charges_are_listed_for_exactly_one_existing_run_or_population(clinic: World) -> None:
     ask = clinic.operator.control.ListCharges
     for request in (
         control_pb2.ListChargesRequest(),

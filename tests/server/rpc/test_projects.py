@@ -328,7 +328,7 @@ async def test_a_model_is_its_projects_even_by_its_name(tenants: tuple[World, Te
     assert (await refused_code(submit(cardio.administrator, blob=onco.blob)))[0] == MISSING
 
 
-async def test_a_model_is_a_projects_only_once_all_of_it_was_uploaded_there(
+async def test_a_model_belongs_to_a_project_only_once_it_was_fully_uploaded_there(
     tenants: tuple[World, Tenant, Tenant],
 ) -> None:
     """Otherwise the digests of another project's model, which alone open nothing, would give access to the model."""

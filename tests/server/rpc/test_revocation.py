@@ -150,7 +150,7 @@ async def test_a_report_that_is_being_committed_does_not_count(
     assert {row.participant: row.status for row in ended.round.members}[alice.name] == "silent"
 
 
-async def test_those_of_others_go_on(world: World, alice: Participant, bob: Participant) -> None:
+async def test_streams_of_other_participants_go_on(world: World, alice: Participant, bob: Participant) -> None:
     async with alice.check_in(), bob.check_in() as stream:
         await revoke(world, alice)
         run = await world.submit(job(size=1))

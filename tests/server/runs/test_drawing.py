@@ -100,7 +100,9 @@ async def test_an_encoding_that_a_participant_does_not_speak_is_not_asked_of_it(
     assert [name for name, _ in drawn.members] == [alice.name]
 
 
-async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(federation: Federation) -> None:
+async def test_a_draw_that_waits_for_an_encoding_says_how_many_participants_cannot_send_it(
+    federation: Federation,
+) -> None:
     old = [await federation.client(name) for name in ("bob", "carol")]
     for client in old:
         await client.check_in(encodings=PLAIN)
@@ -115,7 +117,7 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
     assert {name for name, _ in (await asyncio.wait_for(waiting, WAIT_S)).members} == names
 
 
-async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None:
+async def test_a_draw_that_waits_for_more_participants_gives_no_reason(federation: Federation) -> None:
     await federation.clients("alice")
     calls: asyncio.Queue[str] = asyncio.Queue()
     waiting = asyncio.create_task(
@@ -128,7 +130,7 @@ async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None
     await asyncio.wait_for(waiting, WAIT_S)
 
 
-async def test_those_whose_late_update_waits_are_left_out_but_there(federation: Federation) -> None:
+async def test_excluded_participants_are_not_drawn_but_count_as_connected(federation: Federation) -> None:
     alice, bob = await federation.clients("alice", "bob")
     drawn = await draw(federation, wanted(1, excluded=[bob.name]), spec(size=2))
     assert [name for name, _ in drawn.members] == [alice.name]
@@ -235,7 +237,7 @@ CORRELATED = (
 )
 
 
-async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it_has(
+async def test_no_more_members_are_invited_than_a_private_sum_can_hold(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll.server.runs.cohort.most_members", lambda size: 3 * size)

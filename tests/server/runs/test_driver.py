@@ -415,7 +415,7 @@ class TestAtOnce:
         await rig.post(Started())
         assert kinds(rig.performer.asked) == [DrawCohort]
 
-    async def test_of_a_chain_that_was_stored_though_the_journal_failed_only_the_end_is_done(self, rig: Rig) -> None:
+    async def test_after_a_journal_failure_only_the_last_effect_of_a_stored_chain_is_performed(self, rig: Rig) -> None:
         rig.performer.at_once = {DrawCohort: Answer(self.DRAWN)}
         rig.journal.keep_and_fail = StorageError("store.commit", "lost the connection", retry_after_s=1.0)
         with pytest.raises(StorageError):

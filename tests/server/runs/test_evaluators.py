@@ -36,7 +36,7 @@ def test_evaluators_are_loaded_by_name() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "norm", "norm=", "norm=x", "norm=:f", "norm=x:", "Norm=x:f", "9=x:f", "=x:f"])
-def test_the_form_is_told(text: str) -> None:
+def test_an_evaluator_of_the_wrong_form_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="NAME=MODULE:FUNCTION") as caught:
         load_evaluators((text,))
     assert caught.value.detail.code == "evaluator.form"

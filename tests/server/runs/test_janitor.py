@@ -186,7 +186,9 @@ class TestTidy:
             await federation.coordinator.janitor.tidy()
             assert federation.blobs() == {listed[0].blob, listed[-1].blob}
 
-    async def test_of_a_run_that_ended_long_ago_the_log_goes_and_what_people_read_stays(self, tmp_path: Path) -> None:
+    async def test_the_event_log_of_a_run_that_ended_long_ago_is_removed_but_its_rounds_stay(
+        self, tmp_path: Path
+    ) -> None:
         settings = StorageSettings(keep_ended_days=1.0)
         async with opened(tmp_path / "data", storage=settings) as federation:
             run = await finished(federation, job(rounds=2), 2)

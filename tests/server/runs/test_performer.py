@@ -714,7 +714,7 @@ class TestCrashes:
         assert row.status == "failed"
         assert row.reason == f"{job_name} of round 1: unexpected KeyError; the server's log has more"
 
-    async def test_members_are_told_of_no_path_of_the_server(
+    async def test_members_see_no_path_of_the_server(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def denied(*_: object) -> None:

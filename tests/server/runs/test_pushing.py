@@ -216,7 +216,7 @@ class TestModel:
         (model,) = (await alice.next("participate")).inputs
         assert (model.content, model.blob) == (b"", federation.active(run).driver.state.model)
 
-    async def test_one_that_could_not_be_read_comes_along_once_it_can(
+    async def test_a_model_that_could_not_be_read_is_sent_once_it_can_be(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def gone(_: DirectoryBlobStore, name: str) -> None:
@@ -343,7 +343,7 @@ class TestSilence:
         await bob.report(task.key, update_values(2))
         assert (await federation.ended(run)).status == "finished"
 
-    async def test_a_stopping_server_takes_nobody_for_gone(self, federation: Federation) -> None:
+    async def test_a_stopping_server_does_not_count_members_as_silent(self, federation: Federation) -> None:
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         await federation.state(run, is_open)
@@ -395,7 +395,7 @@ class TestSilence:
                 await client.report(task.key, update_values(1))
             assert (await federation.ended(run)).status == "finished"
 
-    async def test_one_that_has_come_back_after_a_restart_is_watched_as_ever(
+    async def test_a_member_that_returned_after_a_restart_and_leaves_counts_as_silent(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pushing, "RETURN_S", 3600.0)
@@ -421,7 +421,7 @@ class TestStops:
         assert (await federation.ended(run)).status == "finished"
         assert (await federation.members(run))[bob.name] == ("over_selected", "the goal of 1 is reached")
 
-    async def test_where_late_work_is_carried_nobody_is_stopped_until_the_run_ends(
+    async def test_if_late_work_is_carried_no_member_is_stopped_until_the_run_ends(
         self, federation: Federation
     ) -> None:
         alice, bob = await federation.clients("alice", "bob")
@@ -478,7 +478,7 @@ class TestStops:
         await alice.check_in(resuming=(task.key,))
         assert (await alice.next("stop")).reason == "the run has ended"
 
-    async def test_an_unknown_member_of_an_unknown_round_is_told_too(self, federation: Federation) -> None:
+    async def test_an_unknown_member_of_an_unknown_round_is_told_to_stop(self, federation: Federation) -> None:
         alice = await federation.client("alice")
         run = await federation.submit(job(size=2))
         key = participation_pb2.RoundKey(run=run, round=7, attempt=3)

@@ -61,7 +61,9 @@ async def joined(sessions: Sessions, count: int) -> list[Idle]:
 
 
 @pytest.mark.parametrize("count", [40, 400, 10_000])
-async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_early_participants_get_the_spread_of_the_grown_population(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Welcomed to a small population and not updated, 1,149 of 10,000 came back in the first second."""
     monkeypatch.setattr(module, "SPREADS_EVERY_S", 0.0)
     population = await joined(Sessions(), count)
@@ -70,21 +72,21 @@ async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, mon
     assert max(seconds) <= STEP * return_spread_s(count) + 1.0, "nor do they take longer than they must"
 
 
-async def test_a_growing_population_is_told_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_growing_population_is_sent_few_new_spreads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPREADS_EVERY_S", 0.0)
     population = await joined(Sessions(), 10_000)
     assert sum(idle.hints for idle in population) <= 10_000 / (STEP - 1) * STEP
     assert max(idle.hints for idle in population) < OUTBOX_MESSAGES // 2
 
 
-async def test_they_are_told_a_few_at_a_time() -> None:
+async def test_a_new_spread_is_sent_to_a_few_participants_at_a_time() -> None:
     sessions = Sessions()
     population = [Idle(sessions, number) for number in range(400)]
     await asyncio.sleep(0)
     assert sum(len(idle.session.outbox) for idle in population) == module.SPREADS_AT_ONCE
 
 
-def test_a_population_that_shrank_for_long_is_told_a_shorter_spread() -> None:
+def test_a_population_that_shrank_long_ago_gets_a_shorter_spread() -> None:
     clock = Clock()
     spread = ReturnSpread(clock)
     assert spread.adjust(9_000)

@@ -65,7 +65,7 @@ def test_lines_displace_none_of_another_severity_and_all_are_bounded() -> None:
     assert len(texts(recent)) == 6
 
 
-def test_a_line_has_what_is_known_of_it() -> None:
+def test_a_line_has_its_run_participant_operator_and_error_code() -> None:
     recent = RecentLog()
     recent.addFilter(ContextFilter())
     with kept_in(recent), about(run="r1", participant="p1"):

@@ -78,7 +78,7 @@ def test_commits_are_timed_and_their_failures_counted() -> None:
     assert value(figures, "atoll_failed_commits_total") == 1
 
 
-def test_nobodys_name_becomes_a_label() -> None:
+def test_names_of_runs_and_participants_are_no_labels() -> None:
     figures = counted(RecordRound(ENDED), Receipt(KEY, "pa", Verdict.COUNTED, ""))
     labels = {value for family in figures.registry.collect() for one in family.samples for value in one.labels.values()}
     assert not {"pa", "pb", "r1"} & labels

@@ -98,7 +98,7 @@ def sums_of(quorum: Quorum, gradients: dict[int, float], kept: dict[int, float])
     return [found[group] for group in (0, 1)]
 
 
-def test_a_gradient_that_is_handed_over_gives_the_bits_of_one_that_the_late_group_has_computed() -> None:
+def test_a_gradient_computed_for_a_late_group_gives_the_same_sum_to_the_bit() -> None:
     """The late group adds it in its own place. Group 0 holds both, so that group 1's parameters do not matter."""
     members = (0, 1)
     wanted = sums_of(Quorum(1, 1, 0, members, members, 2, 0.0), {0: 0.3, 1: 1.1}, {})

@@ -115,7 +115,7 @@ async def site(tmp_path: Path, executor: ThreadPoolExecutor) -> AsyncIterator[Si
         await made.models.close()
 
 
-async def test_those_who_ask_at_the_same_time_share_a_download(site: Site) -> None:
+async def test_concurrent_requests_share_a_download(site: Site) -> None:
     name = await site.model(1)
     async with asyncio.timeout(WAIT_S):
         await asyncio.gather(*(site.models.ensure(name) for _ in range(3)))
@@ -124,7 +124,7 @@ async def test_those_who_ask_at_the_same_time_share_a_download(site: Site) -> No
     assert site.size(name) == CHUNKS * CHUNK_BYTES
 
 
-async def test_one_that_breaks_off_goes_on_where_it_was(site: Site) -> None:
+async def test_a_download_that_breaks_off_resumes(site: Site) -> None:
     name = await site.model(1)
     site.line.after = [3, 0, 4]
     for _ in range(3):
@@ -158,12 +158,12 @@ async def test_what_is_not_the_model_is_refused_and_removed(site: Site) -> None:
     assert sorted(site.blobs.names()) == [name]
 
 
-async def test_one_that_the_server_has_no_more_is_not_tried_for_ever(site: Site) -> None:
+async def test_a_model_that_the_server_no_longer_has_is_not_tried_forever(site: Site) -> None:
     with pytest.raises(NotFoundError):
         await site.models.ensure("00" * 32)
 
 
-async def test_the_one_that_was_used_longest_ago_goes_also_after_a_restart(
+async def test_the_least_recently_used_model_is_removed_also_after_a_restart(
     site: Site, executor: ThreadPoolExecutor
 ) -> None:
     first, second, third = [await site.model(seed) for seed in (1, 2, 3)]

@@ -76,7 +76,7 @@ def test_a_state_without_its_nodes_is_refused() -> None:
         TREE.advance(state, 3, b"", SIGMA, bytes(32))
 
 
-def test_advance_goes_one_way() -> None:
+def test_a_state_reveals_no_earlier_secret_and_repeats_no_release() -> None:
     run = Releases(TREE, 10, SIGMA)
     before = run.state
     run.next()

@@ -144,6 +144,6 @@ def test_vertical_sizes_refuses(sizes: Any, says: str) -> None:
         data.vertical_sizes(COLUMNS, sizes=sizes)
 
 
-def test_a_column_stands_once() -> None:
+def test_a_column_occurs_once() -> None:
     with pytest.raises(PartitionError, match="column 'b' occurs twice"):
         data.vertical_even(["a", "b", "b"], population=2)
