@@ -63,7 +63,7 @@ def test_the_normal_distribution_is_as_exact_as_the_losses_take_it_to_be() -> No
             assert abs(mpmath.mpf(float(found)) / exact - 1) <= (8 + 4 * float(x) ** 2) * 2.0**-53, x
 
 
-def test_what_is_exceeded_with_a_chance() -> None:
+def test_tail_quantiles_match_the_normal_distribution() -> None:
     assert tail_quantile(0.5) == pytest.approx(0.0, abs=1e-12)
     assert float(cdf(np.array(-tail_quantile(1e-20)))) == pytest.approx(1e-20, rel=1e-9)
     assert math.isclose(tail_quantile(0.025), 1.959964, rel_tol=1e-6)

@@ -38,11 +38,11 @@ ALTERNATING = [35.0 if at % 60 < 25 else 70.0 for at in TIMES]
 """A disk while runs of a small and of a large model are in work in turn."""
 
 
-def test_what_comes_and_goes_again_is_flat() -> None:
+def test_a_figure_that_rises_and_falls_is_flat() -> None:
     assert judge(TIMES, ALTERNATING, Tolerance(0.0, 2.0)).flat
 
 
-def test_a_leak_under_what_comes_and_goes_is_found() -> None:
+def test_a_leak_in_a_figure_that_rises_and_falls_is_found() -> None:
     """5 with each turn: 112 in the judged 1350 s."""
     verdict = judge(TIMES, [held + 5 * (at // 60) for held, at in zip(ALTERNATING, TIMES, strict=True)], MEMORY)
     assert verdict.growth == pytest.approx(112.0, rel=0.05)

@@ -45,7 +45,7 @@ def test_children_belong_to_the_family() -> None:
         child.communicate(b"\n", timeout=WAIT_S)
 
 
-def test_what_a_folder_takes(tmp_path: Path) -> None:
+def test_the_disk_usage_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_bytes(bytes(1 << 16))
     assert disk_bytes(tmp_path) >= 1 << 16

@@ -98,7 +98,7 @@ def test_several_rounds_learn() -> None:
     assert set(result.rounds[0].reports[0].evaluation) == {"loss", "accuracy"}
 
 
-def test_what_travels_by_default() -> None:
+def test_parameters_and_float_buffers_are_shared_by_default() -> None:
     names = [spec.name for spec in layout_of(Net()).tensors]
     assert names == [
         "first.weight", "first.bias", "norm.weight", "norm.bias", "last.weight", "last.bias",

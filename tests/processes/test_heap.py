@@ -53,7 +53,7 @@ def test_chunks_that_come_and_go_cost_no_page_faults() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's")
-def test_what_lies_between_things_in_use_is_given_back() -> None:
+def test_free_memory_between_used_blocks_is_returned_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", _LEFT], check=True, capture_output=True, timeout=WAIT_S)
     by_itself, given_back = map(int, done.stdout.split())
     assert by_itself < 4 << 20, "else there was nothing to give back"

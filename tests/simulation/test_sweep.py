@@ -278,7 +278,7 @@ def test_a_secret_draw_gets_no_seed() -> None:
     assert [repeated(job, number).cohort.seed for number in range(2)] == [None, None]
 
 
-def test_what_follows_from_a_changed_key_follows_anew_and_free_settings_may_have_dots() -> None:
+def test_derived_defaults_follow_a_changed_key_and_free_settings_may_have_dots() -> None:
     made = changed(Job(rounds=2, cohort=Cohort(size=3)), {"cohort.size": 30, "training.a.b": 1})
     assert (made.cohort.quorum, made.cohort.min_available, dict(made.training)) == (20, 30, {"a.b": 1})
     with pytest.raises(JobFileError, match=r"Job: cohort.quorum = 40.*allowed are 1 to 30"):

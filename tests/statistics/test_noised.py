@@ -112,7 +112,7 @@ def test_quantiles_lie_in_their_cells_in_19_of_20_draws() -> None:
         assert np.mean([cell.low <= true <= cell.high for cell in cells if cell.low is not None and cell.high]) > 0.93
 
 
-def test_of_too_few_rows_for_the_noise_no_ratio_is_given() -> None:
+def test_no_ratio_is_given_if_noise_outweighs_the_rows() -> None:
     answers = [answer_of(table_of(seed)) for seed in range(4)]
     column = found_of(answers, np.zeros(answers[0].size), 1000.0).column("age")
     assert (column.count, column.mean, column.deviation) == (1200, None, None)

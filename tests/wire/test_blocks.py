@@ -179,7 +179,7 @@ def test_a_quotient_next_to_a_tie_is_no_tie() -> None:
     assert found.view(np.int8)[4:].tolist() == [127, 65]
 
 
-def test_of_the_smallest_numbers_blocks_are_zeros() -> None:
+def test_blocks_of_the_smallest_numbers_are_zeros() -> None:
     tiny = np.full(200, 2.0**-130, np.float32)
     tiny[150] = 1.0
     for encoding in QUANTISED:

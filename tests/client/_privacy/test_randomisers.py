@@ -143,7 +143,7 @@ def test_the_coin_is_rounded_towards_privacy() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("elements", [1, 2, 360, 361, 5000])
-def test_nothing_is_beyond_reach(mechanism: Mechanism, elements: int) -> None:
+def test_randomised_values_stay_below_the_mechanisms_reach(mechanism: Mechanism, elements: int) -> None:
     values = np.full(elements, 1.0)
     assert max(np.abs(randomised(mechanism, values, seed)).max() for seed in range(50)) < mechanism.reach
     with pytest.raises(UpdateError, match="the server accepts up to"):

@@ -69,7 +69,7 @@ def run(*outcomes: Exception | int, seconds: float = 10.0, control: TaskControl 
 @pytest.mark.parametrize(
     "code", [Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED]
 )
-def test_what_may_pass_is_tried_again(code: grpc.StatusCode, caplog: pytest.LogCaptureFixture) -> None:
+def test_temporary_errors_are_tried_again(code: grpc.StatusCode, caplog: pytest.LogCaptureFixture) -> None:
     assert run(FailedCall(code, "went away"), TransferBroken("half"), 7) == 7
     assert "upload failed" in caplog.text
     assert "went away" in caplog.text
@@ -105,7 +105,7 @@ def test_what_may_pass_is_tried_again(code: grpc.StatusCode, caplog: pytest.LogC
         (FailedCall(Code.PERMISSION_DENIED, "", ErrorDetail("round.stranger", Fault.CALLER, "x")), RefusedError),
     ],
 )
-def test_what_will_not_pass_is_raised_at_once(error: FailedCall, kind: type[Exception]) -> None:
+def test_permanent_errors_are_raised_at_once(error: FailedCall, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         run(error, 7)
 
@@ -128,7 +128,7 @@ def test_the_wait_is_at_least_what_the_server_asks_for() -> None:
     assert now_s() - started >= 0.2
 
 
-def test_its_time_is_bounded() -> None:
+def test_retries_end_after_the_given_time() -> None:
     with pytest.raises(UnreachableError, match="upload failed until its time was over; last error: UNAVAILABLE: gone"):
         run(*[FailedCall(Code.UNAVAILABLE, "gone")] * 1000, seconds=0.05)
 

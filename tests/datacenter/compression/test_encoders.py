@@ -76,7 +76,7 @@ def test_zeros_stay_zeros(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_what_is_left_over_adds_up(encoder: Encoder) -> None:
+def test_messages_and_the_last_residual_add_up_to_all_gradients(encoder: Encoder) -> None:
     """Error feedback telescopes: everything sent plus the last residual is the sum of all gradients."""
     residual, sent, given_ = torch.zeros(2, 16), torch.zeros(2, 16), torch.zeros(2, 16)
     sizes = torch.full((2,), 16.0)

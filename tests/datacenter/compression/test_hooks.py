@@ -113,7 +113,7 @@ def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("hook", LOSSY)
-def test_what_comes_out_and_what_is_left_over_are_all_that_went_in(hook: Hook, found: list[dict[str, Any]]) -> None:
+def test_results_and_residuals_add_up_to_the_gradients(hook: Hook, found: list[dict[str, Any]]) -> None:
     """This holds across buckets that DDP rebuilds after the first step, and all replicas get the same bits."""
     by_rank = [one[hook] for one in found]
     lossy = 0

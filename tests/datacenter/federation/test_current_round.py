@@ -8,7 +8,7 @@ from atoll.client import RoundKey
 from atoll.datacenter.federation.current_round import CurrentRound
 
 
-def test_it_comes_back_as_it_was() -> None:
+def test_a_round_survives_json() -> None:
     current, other = CurrentRound(), CurrentRound()
     current.begin(RoundKey("run", 3, 1), 1500, 96_000)
     other.load(json.loads(json.dumps(current.state())))

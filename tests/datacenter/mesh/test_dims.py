@@ -9,7 +9,7 @@ from atoll.datacenter.job.parallel import MeshSection
 from atoll.datacenter.mesh import ParallelDims
 
 
-def test_what_the_other_axes_leave_is_dp_shard() -> None:
+def test_dp_shard_is_the_rest_of_the_ranks() -> None:
     dims = ParallelDims.of(MeshSection(pp=2, tp=4, cp=2, ep=4), 64)
     assert (dims.dp_shard, dims.fsdp, dims.efsdp, dims.batch, dims.loss) == (4, 8, 2, 4, 8)
     assert dims.world_size == 64

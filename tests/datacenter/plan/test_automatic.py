@@ -129,7 +129,7 @@ def test_a_model_of_another_kind_is_sharded_unless_replicas_fit_half_of_a_device
         {"precision": {"compute": "float8", "float8_gather": True}},
     ],
 )
-def test_what_only_shards_have_shards(sections: dict[str, Any]) -> None:
+def test_settings_that_need_shards_have_them(sections: dict[str, Any]) -> None:
     for ranks in (1, 2):
         chosen = choose_layout(own(**sections), spec_with(1), ranks, H100)
         assert chosen.job.data_parallel.method == "zero3"

@@ -81,7 +81,7 @@ def test_fsdp_takes_gathers_and_shards_from_streams_of_their_own(compute: str) -
 
 
 @pytest.mark.parametrize("method", ["zero1", "zero3"])
-def test_what_is_reserved_is_what_passes_and_streams_take(method: str) -> None:
+def test_reserved_memory_is_that_of_the_passes_and_of_the_streams(method: str) -> None:
     job = small(data_parallel={"method": method}, batch={"global_batch": 4, "sequence": 256})
     task, layout = Task.of(job), layout_of(job, 4)
     (share,) = shares(layout, job.model.layers)

@@ -45,7 +45,7 @@ def test_collects_after_the_steps_that_are_due() -> None:
     assert gc.isenabled()
 
 
-def test_what_dies_after_it_lived_through_a_collection_is_collected_too() -> None:
+def test_objects_that_die_after_surviving_a_collection_are_collected() -> None:
     with Collector(1).running() as collector:
         collector.after_step(1)
         kept = Loop()
@@ -58,7 +58,7 @@ def test_what_dies_after_it_lived_through_a_collection_is_collected_too() -> Non
         assert left() is None
 
 
-def test_what_there_was_at_the_first_collection_is_looked_at_again_in_the_end() -> None:
+def test_objects_from_before_the_first_collection_are_collected_at_the_end() -> None:
     gc.unfreeze()  # the suite freezes what it has loaded
     kept = Loop()
     left = weakref.ref(kept)

@@ -8,7 +8,7 @@ from atoll.server.stores import certificates, tokens
 from tests.server.access.certificate_rig import Rig
 
 
-async def test_what_one_does_while_it_is_revoked_does_not_last(rig: Rig) -> None:
+async def test_a_token_created_while_its_operator_is_revoked_is_refused(rig: Rig) -> None:
     """Its call was admitted earlier; its tokens would be recorded after its other tokens were voided."""
     dora = rig.authority.issue_operator("dora", now=rig.clock()).issued
     await rig.store.writer.run(certificates.add, dora.peer, issued_at=rig.clock())

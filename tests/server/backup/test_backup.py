@@ -92,7 +92,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_what_is_named_comes_back_and_nothing_of_peoples_data(tmp_path: Path, copy: bool) -> None:
+def test_a_backup_restores_named_blobs_and_holds_no_participants_data(tmp_path: Path, copy: bool) -> None:
     names = fill(tmp_path / "data")
     manifest = back_up(tmp_path / "data", tmp_path / "kept", now=MADE_AT, copy=copy)
     assert set(manifest.blobs) == set(names[:4])

@@ -72,9 +72,7 @@ def test_a_taken_file_is_locked(free: FreeFiles, spent: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
-def test_a_file_that_anybody_uses_is_unlinked_and_stays_theirs(
-    free: FreeFiles, spent: Path, tmp_path: Path, kind: int
-) -> None:
+def test_a_file_in_use_is_unlinked_and_not_recycled(free: FreeFiles, spent: Path, tmp_path: Path, kind: int) -> None:
     """A late writer must not write to a file with a new owner, and a reader must not find other bytes."""
     with spent.open("rb") as user:
         fcntl.flock(user, kind)

@@ -17,7 +17,7 @@ def adaptive(quantile: float = 0.5, count_noise: float = 5.0, expected: int = 10
     return AdaptiveClip(quantile, 0.2, expected, count_noise)
 
 
-def test_one_update_is_the_papers() -> None:
+def test_an_update_of_the_clip_matches_the_paper() -> None:
     """Section 2: C exp(-eta (b - gamma)), here b = 80 / 100."""
     assert adaptive().next_clip(2.0, 2 * 80 - 100) == pytest.approx(2.0 * math.exp(-0.2 * (0.8 - 0.5)))
     assert adaptive().next_clip(2.0, 2 * 20 - 100) == pytest.approx(2.0 * math.exp(0.2 * 0.3))

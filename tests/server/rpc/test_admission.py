@@ -88,7 +88,7 @@ async def test_check_ins_in_a_minute(clock: Time) -> None:
     await admission.check_in("alice")
 
 
-async def test_who_comes_too_often_waits_for_the_answer(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_frequent_check_ins_are_answered_late(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PUT_OFF_S", 3600.0)
     monkeypatch.setattr(module, "MAX_PUT_OFF", 1)
     admission = Admission(Limits(check_ins_per_minute=1), clock)

@@ -4,13 +4,13 @@ from hypothesis import strategies as st
 from atoll.server.rpc.buckets import Bucket, RecentValues
 
 
-def test_as_many_at_once_as_it_holds() -> None:
+def test_a_full_bucket_allows_a_burst_of_its_size() -> None:
     bucket = Bucket(3.0, 1.0, now=0.0)
     assert [bucket.take(1.0, 0.0) for _ in range(3)] == [0.0, 0.0, 0.0]
     assert bucket.take(1.0, 0.0) > 0.0
 
 
-def test_it_fills_up_and_no_further() -> None:
+def test_a_bucket_fills_up_to_its_size() -> None:
     bucket = Bucket(2.0, 1.0, now=0.0)
     for _ in range(2):
         bucket.take(1.0, 0.0)

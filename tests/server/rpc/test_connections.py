@@ -132,7 +132,7 @@ async def test_an_ipv4_caller_of_an_ipv6_listener_is_found_by_either_name(stack:
         assert await asyncio.to_thread(caller.recv, 1) == b""
 
 
-async def test_one_look_serves_all_that_were_named_meanwhile(
+async def test_one_search_serves_all_connections_named_meanwhile(
     stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, looks = Line(stack), 0
@@ -231,7 +231,7 @@ async def test_a_look_that_fails_is_logged_and_made_again(
     assert "1 unread connections cannot be closed, tried again: [Errno 13] Permission denied" in caplog.text
 
 
-async def test_what_cannot_be_named_is_not_looked_for() -> None:
+async def test_a_peer_without_an_ip_address_is_not_searched_for() -> None:
     found = Connections()
     found.close("ipv4:127.0.0.1:1")  # the port is not bound
     found.port = 1

@@ -31,7 +31,7 @@ def test_beyond_the_room_a_chunk_is_refused_with_a_time_to_try_again() -> None:
         assert len(room) == 10
 
 
-def test_who_reads_nothing_keeps_no_other_caller_out() -> None:
+def test_a_caller_that_reads_nothing_does_not_block_other_callers() -> None:
     room = DownloadRoom(200)
     with contextlib.ExitStack() as stack:
         held(room, stack, "greedy", 20)

@@ -20,7 +20,7 @@ from atoll.server.rpc.peers import Address, address_of, network_of
         ("ipv4:nonsense", "ipv4"),
     ],
 )
-def test_what_calls_of_strangers_are_counted_by(peer: str, network: str) -> None:
+def test_unauthenticated_calls_are_counted_by_network(peer: str, network: str) -> None:
     assert network_of(peer) == network
 
 

@@ -149,7 +149,7 @@ async def test_what_was_verified_before_is_verified_again_when_asked(clinic: Wor
     assert "charge 0 was changed" in (await populations(clinic, verify=True)).populations[0].flaw
 
 
-async def test_what_holds_for_a_participant(clinic: World, alice: Participant) -> None:
+async def test_the_privacy_of_a_participant(clinic: World, alice: Participant) -> None:
     await write(clinic, draw, FIRST, alice.name, drawn=3, counted=2)
     plain = dataclasses.replace(run(OPEN), name="open", status="finished", finished_at=NOW, rounds_released=4)
     await write(clinic, runs.add, plain)

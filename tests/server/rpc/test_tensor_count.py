@@ -21,7 +21,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_so_many_are_fine(count: int) -> None:
+def test_the_maximum_number_of_tensors_is_accepted(count: int) -> None:
     check_tensor_count(request(count))
 
 
@@ -32,7 +32,7 @@ def test_more_are_not(raw: bytes) -> None:
     assert caught.value.detail.code == "job.tensors"
 
 
-def test_nor_is_a_shape_without_end() -> None:
+def test_an_endless_shape_is_refused() -> None:
     layout = tensors_pb2.Layout(tensors=[tensors_pb2.TensorSpec(name="w", shape=[2**63] * 16)])
     check_tensor_count(control_pb2.SubmitRunRequest(layout=layout).SerializeToString())
     layout.tensors[0].shape.extend([2**63] * 100)

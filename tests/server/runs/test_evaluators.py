@@ -92,7 +92,7 @@ async def test_a_judgement(blobs: tuple[DirectoryBlobStore, str]) -> None:
         (plugins.stopping, "StopIteration"),
     ],
 )
-async def test_whatever_the_plug_in_does_is_a_judgement(
+async def test_failures_of_a_plug_in_are_recorded_as_failed_judgements(
     blobs: tuple[DirectoryBlobStore, str], evaluator: Callable[..., Any], reason: str
 ) -> None:
     found = await asyncio.wait_for(judge("mine", evaluator, LAYOUT, *blobs), WAIT_S)

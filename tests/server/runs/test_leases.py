@@ -11,7 +11,7 @@ def test_a_lease_ends_by_itself_or_when_its_owner_holds_others() -> None:
     assert leases.held(0.0) == {"c"}
 
 
-def test_what_two_hold_stays_until_both_let_go() -> None:
+def test_a_blob_with_two_holders_is_held_until_both_release_it() -> None:
     leases = Leases()
     leases.hold_only("one", ["a"])
     leases.hold_only("two", ["a"])

@@ -20,7 +20,7 @@ async def test_instructions_come_in_order() -> None:
     assert len(outbox) == 0
 
 
-async def test_one_who_waits_gets_what_is_put() -> None:
+async def test_a_waiting_reader_gets_the_next_instruction() -> None:
     outbox = Outbox()
     waiting = asyncio.create_task(outbox.get())
     await asyncio.sleep(0)

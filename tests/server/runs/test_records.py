@@ -61,7 +61,7 @@ def test_a_member_that_declared_nothing_counts_as_one() -> None:
     assert metrics_of([reported("a", declared=0, evaluation={"x": 3.0})], ANY) == {"eval/examples": 1.0, "eval/x": 3.0}
 
 
-def test_of_many_names_those_that_most_reported_stay() -> None:
+def test_if_there_are_too_many_metrics_the_most_reported_stay() -> None:
     flood = {f"a{number:03}": 1.0 for number in range(MAX_MEANS)}
     members = [reported("a", training=flood), *(reported(name, training={"loss": 1.0}) for name in "bc")]
     found = metrics_of(members, ANY)

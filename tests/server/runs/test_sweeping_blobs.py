@@ -48,7 +48,7 @@ def services(store: Store) -> Iterator[Services]:
         )
 
 
-async def test_what_no_row_names_goes_and_what_one_names_again_stays(store: Store, services: Services) -> None:
+async def test_an_unnamed_blob_is_removed_and_one_that_is_named_again_stays(store: Store, services: Services) -> None:
     kept, gone = (put(store.blobs, content).name for content in (b"kept", b"gone"))
     assert store.blobs.set_aside(kept)
     assert store.blobs.set_aside(gone)

@@ -26,11 +26,11 @@ def others_and_victim(sampler: str) -> list[tuple[frozenset[str], bool]]:
     return found
 
 
-def test_of_a_fixed_number_all_others_know_whether_one_more_was_drawn() -> None:
+def test_with_a_fixed_cohort_size_all_others_can_tell_whether_the_last_one_was_drawn() -> None:
     assert all(victim == (len(others) < SIZE) for others, victim in others_and_victim("uniform"))
 
 
-def test_under_poisson_sampling_the_others_draws_say_nothing_of_one_more() -> None:
+def test_under_poisson_sampling_the_others_cannot_tell_whether_the_last_one_was_drawn() -> None:
     """For any number of others drawn, and any of them: the victim is drawn at the rate, within 5 deviations."""
     seen: Counter[object] = Counter()
     drawn: Counter[object] = Counter()

@@ -66,7 +66,7 @@ async def test_no_row_of_the_run_is_left_and_none_of_another_goes(filled: Store)
     assert await filled.reader.run(lambda connection: participants.get(connection, ALICE)) is not None
 
 
-async def test_what_others_name_is_still_named(filled: Store) -> None:
+async def test_blobs_that_other_runs_name_stay_named(filled: Store) -> None:
     named = await filled.writer.run(deletion.delete_run, RUN)
     assert await filled.reader.run(models.unnamed, named) == {OTHER_DIGEST, STATE}
 

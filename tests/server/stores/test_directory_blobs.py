@@ -57,7 +57,9 @@ def _content(size: int) -> bytes:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60), deadline=None)
 @given(size=st.integers(0, 5 * CHUNK), piece=st.integers(1, 3 * CHUNK), data=st.data())
-def test_what_was_put_comes_out(blobs: DirectoryBlobStore, size: int, piece: int, data: st.DataObject) -> None:
+def test_a_blob_reads_back_as_it_was_written(
+    blobs: DirectoryBlobStore, size: int, piece: int, data: st.DataObject
+) -> None:
     content = _content(size)
     manifest = _put(blobs, content, piece)
     assert manifest == BlobManifest.of_buffer(content, CHUNK)

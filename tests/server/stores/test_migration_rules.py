@@ -139,12 +139,14 @@ def test_additions_pass() -> None:
         (lambda: op.execute("DELETE FROM audit"), "only what this migration adds"),
     ],
 )
-def test_what_servers_of_the_release_before_cannot_bear_is_refused(upgrade: Callable[[], None], words: str) -> None:
+def test_migrations_that_break_servers_of_the_previous_release_are_refused(
+    upgrade: Callable[[], None], words: str
+) -> None:
     (found,) = Rules().violations(operations_of(upgrade))
     assert words in found
 
 
-def test_what_was_retired_a_release_ago_is_dropped() -> None:
+def test_columns_and_tables_retired_a_release_ago_can_be_dropped() -> None:
     def upgrade() -> None:
         op.drop_column("runs", "seed")
         op.drop_table("audit")

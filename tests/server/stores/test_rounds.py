@@ -85,7 +85,7 @@ async def test_members_need_their_attempt_and_participant(with_run: Store, stran
         await with_run.writer.run(rounds.put_members, [stranger])
 
 
-async def test_what_became_of_a_member_is_amended(with_run: Store) -> None:
+async def test_the_status_of_a_member_is_amended(with_run: Store) -> None:
     member = Member(RUN, 0, 0, ALICE, "late", "after the deadline", weight=9)
     await with_run.writer.run(rounds.put, attempt())
     await with_run.writer.run(rounds.put_members, [member])

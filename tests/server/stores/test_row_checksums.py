@@ -11,7 +11,7 @@ ALIKE = [(), (None,), ("",), (b"",), (0,), (0.0,), ("", ""), ("a", "b"), ("ab",)
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(ALIKE, 2)))
-def test_what_is_written_alike_has_different_checksums(
+def test_different_values_with_similar_text_have_different_checksums(
     one: tuple[str | bytes | float | None, ...], other: tuple[str | bytes | float | None, ...]
 ) -> None:
     assert checksum_of(*one) != checksum_of(*other)

@@ -32,14 +32,14 @@ async def test_an_answer_is_kept_for_so_long() -> None:
     assert await source.recent() == 2
 
 
-async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
+async def test_concurrent_requests_get_the_same_answer() -> None:
     source = Source()
     asking = [asyncio.create_task(source.recent()) for _ in range(5)]
     source.may.set()
     assert await asyncio.gather(*asking) == [1] * 5
 
 
-async def test_who_gives_up_leaves_the_others_their_answer() -> None:
+async def test_a_cancelled_request_does_not_cancel_the_others() -> None:
     source = Source()
     first, second = (asyncio.create_task(source.recent()) for _ in range(2))
     await asyncio.sleep(0)

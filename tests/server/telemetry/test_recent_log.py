@@ -76,7 +76,7 @@ def test_a_line_has_its_run_participant_operator_and_error_code() -> None:
     assert (line.logger, line.level) == ("atoll.server.somewhere", "error")
 
 
-def test_what_only_the_machines_people_should_see_is_left_out() -> None:
+def test_details_of_the_servers_machine_are_left_out() -> None:
     """Paths, tracebacks, and texts of errors that are not Atoll's own."""
     recent = RecentLog()
     unavailable = UnavailableError("store.commit", "the disk is full", "make room", where=SECRET)
