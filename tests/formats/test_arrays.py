@@ -81,7 +81,7 @@ def test_other_element_types_are_refused_by_name(take: Take) -> None:
         ({"w": torch.zeros(2, requires_grad=True)}, "'w' cannot be read as an array: Can't call numpy"),
         ({"w": [[1.0], [1.0, 2.0]]}, "'w' cannot be read as an array: .*inhomogeneous"),
         ({0: np.zeros(2, np.float32)}, "the name 0 of an array is not a string"),
-        ({"w": np.zeros((0, 2), np.float32)}, "side below 1"),
+        ({"w": np.zeros((0, 2), np.float32)}, "dimension below 1"),
         ({}, "1 to 65536 tensors"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_device_that_a_worker_cannot_use_ends_the_run_before_its_first_partici
 
     federation = Federation(participants=make, population=PEOPLE)
     with pytest.raises(
-        SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '0': CUDA error: no memory for 0.5; use CUDA in"
+        SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '0': CUDA error: no memory for 0.5; use CUDA"
     ):
         federation.run(JOB, initial=MODEL, workers=Workers(2, gpus=0.5))
     assert not (tmp_path / "made").exists()

@@ -93,5 +93,5 @@ def test_list_shows_who_is_in_force(invoke: Callable[..., Result]) -> None:
 
 def test_revoke_tells_what_became_of_it(fake: Any, invoke: Callable[..., Result]) -> None:
     result = invoke(operator, "revoke", "bob", "--reason", "left")
-    assert "operator bob is revoked; 2 unused join tokens" in result.stdout
+    assert "operator bob is revoked; voided 2 unused join tokens" in result.stdout
     assert (fake.control.asked[0].name, fake.control.asked[0].reason) == ("bob", "left")
