@@ -94,7 +94,7 @@ async def test_a_server_that_invites_and_never_reads_is_left(tmp_path: Path) -> 
         run = running(server, AddOne(), tmp_path)
         (left,) = (await run.saw(Disconnected))[:1]
         await run.stop()
-    assert f"{MAX_ANSWERS} wait" in left.reason
+    assert f"{MAX_ANSWERS} are waiting" in left.reason
 
 
 async def test_a_run_with_a_name_that_is_none_has_no_answer(server: Federation, start: Start) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 OWN = frozenset({"cp", "ep"})
 """Axes that exchange within layers. NCCL runs the collectives of one group in the order in which they were queued, so
 these axes must not share a group with the gathers that FSDP queues ahead for the next layer."""
+
+_OPEN_AS_PYTORCH = DeviceMesh._init_one_process_group  # noqa: SLF001  # no public name
+_IN_RANK_ORDER: dict[str, Any] = (
+    {"preserve_rank_order": False} if "preserve_rank_order" in signature(_OPEN_AS_PYTORCH).parameters else {}
+)
+"""An argument that torch 2.15 requires and 2.13 does not have. No mesh here permutes the ranks."""
 
 
 class Views:
@@ -59,7 +66,7 @@ def _open(mesh: DeviceMesh, number: int, axis: str) -> GroupName:
         name = opened.group_name if isinstance(opened, dist.ProcessGroup) else None
     else:
         layout, ranks = mesh._layout[number], mesh._rank_map  # noqa: SLF001  # no public names
-        name = DeviceMesh._init_one_process_group(layout, ranks, axis, (None, None))  # noqa: SLF001  # no public name
+        name = _OPEN_AS_PYTORCH(layout, ranks, axis, (None, None), **_IN_RANK_ORDER)
     if name is None:
         raise RuntimeError(f"rank {dist.get_rank()} is on no line of the axis {axis} of {mesh}")
     return name
