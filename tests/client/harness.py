@@ -38,8 +38,15 @@ if TYPE_CHECKING:
 
 MODEL = {"weight": np.arange(6000, dtype=np.float32).reshape(200, 30), "bias": np.zeros(30, np.float32)}
 FAST = Limits(
-    connect_s=5.0, call_s=5.0, stall_s=0.5, backoff_base_s=0.01, backoff_cap_s=0.05, drain_s=5.0, give_up_after_s=20.0
+    connect_s=WAIT_S,
+    call_s=WAIT_S,
+    stall_s=WAIT_S,
+    backoff_base_s=0.01,
+    backoff_cap_s=0.05,
+    drain_s=WAIT_S / 3,
+    give_up_after_s=WAIT_S,
 )
+"""Short delays before a retry. All other limits are those of a busy machine; a test that reaches one sets it."""
 
 
 class AddOne(Participant):
@@ -269,7 +276,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         *,
         attempt: int = 0,
         run: str = "r1",
-        remaining_s: float = 30.0,
+        remaining_s: float = WAIT_S,
         settings: Mapping[str, SettingValue] | None = None,
         encoding: Encoding = Encoding.FLOAT32,
         **fields: Any,

@@ -265,7 +265,8 @@ async def test_a_server_that_is_away_is_waited_for_with_an_expired_certificate(
     identity = await enrol(server.token(), tmp_path)
     server.lifetime_s = 600.0
     await server.kill()
-    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
+    limits = dataclasses.replace(FAST, call_s=2.0)  # for each renewal
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity), limits=limits)
     await run.saw(Disconnected, times=2)
     await server.start()
     await run.saw(Connected)
