@@ -209,6 +209,8 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.asked = False  # for some of the elements only: the test looks at them itself
         self.port = free_ports()
         self._push: asyncio.Queue[part.CheckInResponse | None] = asyncio.Queue()
+        self._pushing: asyncio.Task[part.CheckInResponse | None] | None = None
+        """The newest stream's wait for the next message: none goes to a stream whose end has not been noticed yet."""
         self._connected = asyncio.Event()
         self._server: grpc.aio.Server | None = None
         self.set_model(model)
@@ -325,17 +327,22 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         if self.faults.bar is not None:
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, self.faults.bar)
         first = await anext(request_iterator)
+        if self._pushing is not None:
+            self._pushing.cancel()
+            self._pushing = None
         self.hellos.put_nowait(first.hello)
         yield part.CheckInResponse(welcome=self.welcome())
         reader = asyncio.create_task(self._read(request_iterator))
-        push = asyncio.create_task(self._push.get())
+        self._pushing = push = asyncio.create_task(self._push.get())
         try:
             while True:
                 await asyncio.wait({push, reader}, return_when=asyncio.FIRST_COMPLETED)
-                if not push.done() or push.result() is None:
+                if not push.done() or push.cancelled() or push.result() is None:
                     return
                 yield push.result() or part.CheckInResponse()
-                push = asyncio.create_task(self._push.get())
+                if self._pushing is not push:
+                    return
+                self._pushing = push = asyncio.create_task(self._push.get())
         finally:
             reader.cancel()
             push.cancel()
