@@ -222,10 +222,18 @@ async def test_a_participant_that_cannot_evaluate_trains_without_evaluating(serv
 
 
 async def test_work_stops_before_the_deadline_and_reports_as_partial(server: Federation, start: Start) -> None:
-    start(Gated())
-    server.invite(remaining_s=0.6)
-    report = await server.report()
-    assert report.partial
+    """In the second round, whose model is there already: a download must end before the deadline, too."""
+    trainer = Gated()
+    start(trainer)
+    server.invite(0)
+    await trainer.training()
+    trainer.release.set()
+    assert not (await server.report()).partial
+    trainer.release.clear()
+    server.invite(1, remaining_s=0.6)
+    assert (await server.report()).partial
+    assert trainer.tasks[1].stop_reason == "the deadline is near"
+    assert server.download_starts == [0]
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -641,11 +649,11 @@ async def test_a_stop_that_comes_with_the_reconnect_ends_the_delivery(server: Fe
     server.invite(0)
     await accepted(server)
     server.stop(0, reason="abandoned")
+    assert [event.reason for event in await run.saw(Stopped)] == ["abandoned"]
     server.faults.lose_report_ack = 0
     server.invite(1)
     await accepted(server)
     assert (await server.report()).round.round == 1
-    assert [event.reason for event in run.of(Stopped)] == ["abandoned"]
 
 
 async def test_a_restarted_process_trains_again(server: Federation, start: Start) -> None:
