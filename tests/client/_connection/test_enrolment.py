@@ -81,16 +81,22 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_key(server: Secure
     assert (server.lose_enrolments, len(server.spent)) == (0, 1)
 
 
-async def test_the_key_outlives_an_enrolment_that_was_given_up(server: SecureFederation, tmp_path: Path) -> None:
-    server.lose_enrolments = 1_000_000
+async def test_the_key_outlives_an_enrolment_that_was_given_up(
+    server: SecureFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is over once two answers were lost."""
+    server.lose_enrolments = lost = 1_000_000
+    monkeypatch.setattr(enrolment, "now_s", lambda: 0.0 if server.lose_enrolments > lost - 2 else WAIT_S)
     with pytest.raises(UnreachableError, match="the answer was lost"):
-        await enrol(server.token(), tmp_path, timeout_s=0.5)
+        await enrol(server.token(), tmp_path)
     server.lose_enrolments = 0
     assert (await enrol(server.token(), tmp_path)).participant == "p1"
 
 
-def test_a_last_try_with_too_little_time_leaves_the_reason_of_the_one_before() -> None:
-    tries = []
+def test_a_last_try_with_too_little_time_leaves_the_reason_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try takes half a second by the test's clock."""
+    tries: list[float] = []
+    monkeypatch.setattr(enrolment, "now_s", lambda: 0.5 * len(tries))
 
     def call(stub: object, left_s: float) -> None:
         del stub
