@@ -5,8 +5,9 @@ phase of the step, ``sum`` (the others are in the sum, and wait for it), ``summe
 have it too, but it has not voted), ``fetching`` (it has a part of a live group's state) or ``serving`` (it has sent a
 part of its state); With the last two, STEP is the number of that transfer, 1 at the start. GROUP may be several, with
 commas: the first of them to get there. ``GATE=GROUP:STEP:PHASE:FIFO …``: rank 0 of that group, or of those, waits in
-that phase of that step until the fifo is opened for writing. Each rank appends its group, position and process to
-``pids``, and at the end writes its state to ``state-GROUP-POSITION.pt``, all in the folder ``FACTS``.
+that phase of that step until the fifo is opened for writing; ``returning`` in step 0 is where a group that was started
+again asks to take part. Each rank appends its group, position and process to ``pids``, and at the end writes its state
+to ``state-GROUP-POSITION.pt``, all in the folder ``FACTS``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.train.trainer import Summary, Trainer
 
 FACTS = Path(os.environ["FACTS"])
+STARTED_AGAIN = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
 
 
 def kill_at(group: int, step: int, point: str) -> None:
@@ -64,7 +66,7 @@ def instrument(group: int) -> None:
     def entering(self: Watch, step: int, phase: str) -> None:
         enter(self, step, phase)
         kill_at(group, step, phase.replace(" ", "_"))
-        gate(group, step, phase)
+        gate(group, step, "returning" if STARTED_AGAIN and phase == "joining" else phase)
 
     def summing(self: Averager, sums: Sequence[Tensor]) -> None:
         kill_at(group, steps["step"], "sum")

@@ -204,9 +204,11 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launched
 def test_groups_killed_in_sum_vote_and_optimiser_leave_and_come_back(tmp_path: Path) -> None:
     """The group that never dies keeps its process even while it is alone; the leader may be the one that dies."""
     kills = ("1:0:2:sum", "0:0:3:summed", "1:0:7:optimiser")
-    gates = [Gate(tmp_path, 2, 5), Gate(tmp_path, 2, 9)]
+    gates, returning = [Gate(tmp_path, 2, 5), Gate(tmp_path, 2, 9)], Gate(tmp_path, 1, 0, "returning")
     job = write_job(tmp_path, steps=11)
-    with run(job, 3, kills, gates) as command:
+    with run(job, 3, kills, [*gates, returning]) as command:
+        command.until("step  3/11")
+        returning.open()
         command.until("is ready to come back", 2)
         gates[0].open()
         command.until("is ready to come back", 3)
