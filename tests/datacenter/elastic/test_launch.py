@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,48 +46,33 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launched, i
         yield command, stopped
 
 
-@pytest.mark.usefixtures("late")
-def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> None:
-    """Each time the job continues from the last checkpoint, reports what happened, and ends with the same bits."""
-    killed, hung, asked = (
-        Hold(tmp_path / f"fifo-{number}", rank=1, step=step) for number, step in enumerate((3, 5, 5))
-    )
-    job = write_job(tmp_path, timeout_s=10.0)
-    with launched(job, "--nproc", "2", HOLD=" ".join(hold.variable for hold in (killed, hung, asked))) as command:
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Launched, Future[tuple[int, int]]]]:
+    """A job's folder and command; a thread kills a rank, stops one, and asks for a stop; it returns their processes.
+
+    The job waits for the stopped rank for 30 s, so that no other is ever as late: other tests run meanwhile.
+    """
+    folder = tmp_path_factory.mktemp("disturbed")
+    killed, hung, asked = (Hold(folder / f"fifo-{number}", rank=1, step=step) for number, step in enumerate((3, 5, 5)))
+    variable = " ".join(hold.variable for hold in (killed, hung, asked))
+
+    def disturb(command: Launched) -> tuple[int, int]:
         gone = killed.wait()
         os.kill(gone, signal.SIGKILL)
         stopped = hung.wait()
         os.kill(stopped, signal.SIGSTOP)
         asked.wait()
         command.process.send_signal(signal.SIGTERM)
-        assert command.wait() == 128 + signal.SIGTERM, command.said
-    assert f"rank 1 (pid {gone}) was ended by signal 9 (SIGKILL)" in command.said
-    assert "restart 1 of 3" in command.said
-    assert "did not end within 10 s" in command.said
-    assert "gloo:" in command.said
-    assert f"pid {stopped}) does not answer: it is stopped, or its machine is gone" in command.said
-    assert "restart 2 of 3" in command.said
-    outcome = command.outcome
-    assert (outcome["outcome"], outcome["restarts"]) == ("stopped", 2)
-    assert outcome["step"] in {6, 7}  # the second step after; rank 0 may still have been asked at the end of step 4
-    assert steps_in(tmp_path / "kept")[-1] == outcome["step"]
-    with launched(job, "--nproc", "2") as command:
-        assert command.wait() == 0, command.said
-        assert command.outcome["outcome"] == "finished"
-    run_ranks(undisturbed, 2, str(write_job(tmp_path / "undisturbed")))
-    assert tensors_of(tmp_path, 8) == tensors_of(tmp_path / "undisturbed", 8)
+        return gone, stopped
+
+    with (
+        launched(write_job(folder, timeout_s=30.0), "--nproc", "2", HOLD=variable) as command,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        yield folder, command, thread.submit(disturb, command)
 
 
-def test_a_watch_ends_a_rank_whose_collective_is_late_where_the_back_end_does_not(late: tuple[Launched, int]) -> None:
-    """This is the case on GPUs, where the main thread waits for the device and gets no error."""
-    command, stopped = late
-    assert command.wait() == 0, command.said
-    assert "did not end within 10 s" in command.said
-    assert "gloo:" in command.said
-    assert f"pid {stopped}) does not answer: it is stopped, or its machine is gone" in command.said
-    assert command.outcome["outcome"] == "finished"
-
-
+@pytest.mark.usefixtures("late", "disturbed")
 def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Path) -> None:
     """No rank can write a last checkpoint yet. A rank that ends without a report has not finished either."""
     held = Hold(tmp_path / "fifo", rank=0, step=0)
@@ -170,3 +156,37 @@ def until_listening(port: int) -> None:
     while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
         assert time.monotonic() < deadline, "the first node does not listen"
         time.sleep(0.05)
+
+
+def test_a_watch_ends_a_rank_whose_collective_is_late_where_the_back_end_does_not(late: tuple[Launched, int]) -> None:
+    """This is the case on GPUs, where the main thread waits for the device and gets no error."""
+    command, stopped = late
+    assert command.wait() == 0, command.said
+    assert "did not end within 10 s" in command.said
+    assert "gloo:" in command.said
+    assert f"pid {stopped}) does not answer: it is stopped, or its machine is gone" in command.said
+    assert command.outcome["outcome"] == "finished"
+
+
+def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(
+    disturbed: tuple[Path, Launched, Future[tuple[int, int]]], tmp_path: Path
+) -> None:
+    """Each time the job continues from the last checkpoint, reports what happened, and ends with the same bits."""
+    folder, command, disturbing = disturbed
+    gone, stopped = disturbing.result()
+    assert command.wait() == 128 + signal.SIGTERM, command.said
+    assert f"rank 1 (pid {gone}) was ended by signal 9 (SIGKILL)" in command.said
+    assert "restart 1 of 3" in command.said
+    assert "did not end within 30 s" in command.said
+    assert "gloo:" in command.said
+    assert f"pid {stopped}) does not answer: it is stopped, or its machine is gone" in command.said
+    assert "restart 2 of 3" in command.said
+    outcome = command.outcome
+    assert (outcome["outcome"], outcome["restarts"]) == ("stopped", 2)
+    assert outcome["step"] in {6, 7}  # the second step after; rank 0 may still have been asked at the end of step 4
+    assert steps_in(folder / "kept")[-1] == outcome["step"]
+    with launched(folder / "job.toml", "--nproc", "2") as again:
+        assert again.wait() == 0, again.said
+        assert again.outcome["outcome"] == "finished"
+    run_ranks(undisturbed, 2, str(write_job(tmp_path)))
+    assert tensors_of(folder, 8) == tensors_of(tmp_path, 8)

@@ -193,10 +193,10 @@ def assert_plain_loop(job: Path, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launched, Path]]:
-    """A job with a group that hangs, and its folder. The other group waits for 20 s: other tests run meanwhile."""
+    """A job with a group that hangs, and its folder. The other group waits for 40 s: other tests run meanwhile."""
     folder = tmp_path_factory.mktemp("hanging")
     hung = Gate(folder, 1, 3)
-    with run(write_job(folder, steps=4, groups=2, timeout_s=20.0), 2, (), [hung]) as command:
+    with run(write_job(folder, steps=4, groups=2, timeout_s=40.0), 2, (), [hung]) as command:
         yield command, folder
 
 
@@ -377,7 +377,7 @@ def test_a_group_that_hangs_is_ended_and_started_again(hanging: tuple[Launched, 
     """Without backups the others wait for it as long as the job allows, and then continue."""
     command, folder = hanging
     outcome = finish(command)
-    assert "replica group 1: has not arrived at step 3 within 20 s" in command.said
+    assert "replica group 1: has not arrived at step 3 within 40 s" in command.said
     # The other group may have made its last steps before the launcher looks.
     goes_on = "replica group 0 goes on without it; it restarts alone" in command.said
     assert goes_on or "the job is ending without it" in command.said
