@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from atoll.client import Continuous, Settings, TrainerError
+from atoll.client import Continuous, Settings, TrainerError, continuous
 from atoll.client.continuous import Weights
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.wire.chunks import ElementRange
@@ -144,7 +144,8 @@ def test_narrow_types_are_trained_in_float32() -> None:
     assert trainer.types == {"b": "float32", "h": "float32", "d": "float64", "f": "float32"}
 
 
-def test_the_thread_ends_with_the_session(trainer: Counting) -> None:
+def test_the_thread_ends_with_the_session(trainer: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "JOIN_S", WAIT_S)
     trainer.let(2)
     trainer.fit(model_of(START), make_task())
     thread = trainer._thread

@@ -13,6 +13,7 @@ from atoll.client._connection.refusals import error_of
 from atoll.client._transfer.retrier import Abandoned, Retrier, TransferBroken
 from atoll.client.control import TaskControl
 from atoll.wire.status import ErrorDetail, Fault, Recovery
+from tests.patience import WAIT_S
 
 FAST = dataclasses.replace(Limits(), backoff_base_s=0.001, backoff_cap_s=0.01)
 Code = grpc.StatusCode
@@ -52,7 +53,7 @@ class FailedCall(grpc.RpcError, grpc.Call):
         return False
 
 
-def run(*outcomes: Exception | int, seconds: float = 10.0, control: TaskControl | None = None) -> int:
+def run(*outcomes: Exception | int, seconds: float = WAIT_S, control: TaskControl | None = None) -> int:
     """Let a call have these outcomes, one after the other."""
     waiting = list(outcomes)
 
@@ -215,7 +216,7 @@ def test_a_wait_is_bounded() -> None:
             raise outcomes.pop()
         return 7
 
-    assert Retrier(limits, TaskControl(10.0), "upload", lambda: now_s() + 10.0).call(attempt) == 7
+    assert Retrier(limits, TaskControl(WAIT_S), "upload", lambda: now_s() + WAIT_S).call(attempt) == 7
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def while_it_is_written(folder: str) -> None:
     released = threading.Event()
 
     def slow(path: Path, entries: list[Entry]) -> Written:
-        assert released.wait(60)
+        assert released.wait(WAIT_S)
         return write_tensors(path, entries)
 
     with patch.object(storage, "write_tensors", slow), join_world(WAIT_S) as world:
