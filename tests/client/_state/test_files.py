@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from atoll.client import StateInUseError, UsageError
+from atoll.client._state import files
 from atoll.client._state.files import holder_of, locked, read_private, replace_file
 
 
@@ -58,6 +60,23 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     assert holder_of(tmp_path) is None
     with locked(tmp_path):
         pass
+
+
+def test_a_look_at_who_works_there_keeps_nobody_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``atoll client status`` locks the file for an instant; a client that starts just then does not end for that."""
+    with locked(tmp_path):
+        pass
+    with (tmp_path / "lock").open() as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+
+        def looked(state: Path) -> int | None:
+            look.close()
+            return holder_of(state)
+
+        monkeypatch.setattr(files, "holder_of", looked)
+        with locked(tmp_path):
+            assert look.closed
+            assert holder_of(tmp_path) == os.getpid()
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from atoll.client.errors import StateInUseError, UsageError
 
@@ -14,6 +16,8 @@ try:
     import fcntl
 except ImportError:  # not POSIX: two processes in one state directory are not detected there
     fcntl = None  # type: ignore[assignment]
+
+_LOOK_S = 0.01
 
 
 def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
@@ -65,18 +69,25 @@ def locked(state: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"cannot use {state} as state directory: {error}") from None
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = holder_of(state)
-                raise StateInUseError(
-                    f"process {holder} already works in {state}; give this one another --state"
-                ) from None
+        _lock(file, state)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _lock(file: TextIO, state: Path) -> None:
+    """Lock a state directory's file. ``holder_of`` in another process locks it, too, for an instant: that passes."""
+    while fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = holder_of(state)
+        else:
+            return
+        if holder is not None:
+            raise StateInUseError(f"process {holder} already works in {state}; give this one another --state")
+        time.sleep(_LOOK_S)
 
 
 @contextmanager
