@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TextIO
 
+import pytest
 import torch
 
 from atoll.client import events
@@ -45,6 +48,28 @@ def test_the_cores_are_divided_by_the_clients_that_run(tmp_path: Path) -> None:
     assert (mine.clients(), mine.share()) == (1, CORES), "a killed client has no share"
     mine.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_another_client_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one counts clients just then: a file that nobody has locked is one of a client that has ended."""
+    other = CoreShare(ignore, folder=tmp_path)
+    lock, counted = fcntl.flock, list[int]()
+
+    def late(file: TextIO, how: int) -> None:
+        if how == fcntl.LOCK_EX and not counted:
+            counted.append(0)
+            counted.append(other.clients())
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    mine = CoreShare(ignore, folder=tmp_path)
+    assert counted == [0, 1], "the other one was alone"
+    assert mine.clients() == other.clients() == 2
+    mine.close()
+    assert other.clients() == 1
+    other.close()
 
 
 def test_a_smaller_number_of_threads_is_the_participants_own_choice(tmp_path: Path) -> None:

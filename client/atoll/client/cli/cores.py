@@ -9,6 +9,7 @@ import socket
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 from atoll.client import events
 from atoll.client.participate import default_state
@@ -41,8 +42,7 @@ class CoreShare:
         self._folder = folder or shared_folder()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._most = self._taken = 0
-        self._own = (self._folder / f"{os.getpid()}-{id(self)}").open("w", encoding="ascii")
-        fcntl.flock(self._own, fcntl.LOCK_EX)
+        self._own = _locked(self._folder / f"{os.getpid()}-{id(self)}")
 
     def __call__(self, event: events.Event) -> None:
         """Take the share before a task begins."""
@@ -70,6 +70,17 @@ class CoreShare:
         """Give the share back."""
         Path(self._own.name).unlink(missing_ok=True)
         self._own.close()
+
+
+def _locked(path: Path) -> TextIO:
+    """Make a file and lock it; again if another client removed it before it was locked."""
+    while True:
+        file = path.open("w", encoding="ascii")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
+        file.close()
 
 
 def _is_held(path: Path) -> bool:
