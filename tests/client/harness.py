@@ -172,6 +172,8 @@ class Faults:
     lose_report_ack: int = 0
     hold_report: asyncio.Event | None = None
     """The report is counted at once, its answer waits for this."""
+    hold_check_in: asyncio.Event | None = None
+    """The answer to a single call with answers to tasks waits for this."""
     lose_chunks: int = 0
     refuse_report: ErrorDetail | None = None
     bar: ErrorDetail | None = None
@@ -361,6 +363,8 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
             pushed.append(first)
         while not self._push.empty() and (message := self._push.get_nowait()) is not None:
             pushed.append(message)
+        if request.replies and self.faults.hold_check_in is not None:
+            await self.faults.hold_check_in.wait()
         return part.CheckInOnceResponse(
             welcome=self.welcome(),
             instructions=pushed,

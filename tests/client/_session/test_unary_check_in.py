@@ -62,6 +62,19 @@ class TestTask:
             await next_call(server)
         assert not (await next_call(server)).hello.resuming
 
+    async def test_it_returns_too_if_its_task_is_done_before_the_answer_comes(
+        self, server: Federation, start: Start
+    ) -> None:
+        server.return_after_s, server.return_when_done = 1e6, True
+        server.faults.hold_check_in = asyncio.Event()
+        run = unary(start, AddOne())
+        server.invite()
+        await run.saw(Reported)
+        server.faults.hold_check_in.set()
+        for _ in range(2):
+            await next_call(server)
+        assert not (await next_call(server)).hello.resuming
+
     async def test_work_that_is_no_longer_wanted_ends_with_the_next_check_in(
         self, server: Federation, start: Start
     ) -> None:

@@ -58,6 +58,8 @@ class UnaryCheckIns:
         self._labels = labels
         self._leaving = asyncio.Event()
         self._answers: list[participation_pb2.TaskReply] = []
+        self._at_work = False
+        """Whether a task was in progress at the last call, or came with its answer."""
 
     def leave(self) -> None:
         """Send the rest of the outbox, then end."""
@@ -106,7 +108,8 @@ class UnaryCheckIns:
         """One call; None if the session ends while the server holds it."""
         await self._has_answers()
         sent = self._answers[:MAX_REPLIES]
-        idle = not (sent or self._runner.resuming() or self._leaving.is_set())
+        self._at_work = bool(self._runner.resuming())
+        idle = not (sent or self._at_work or self._leaving.is_set())
         wait_s = self._limits.hold_s if idle else 0.0
         request = participation_pb2.CheckInOnceRequest(
             hello=hello_of(self._runner, self._labels), replies=sent, wait_s=wait_s
@@ -146,6 +149,7 @@ class UnaryCheckIns:
                 apply_instruction(self._runner, message, self._limits)
             except WireError as error:
                 log.warning("a message of the server is ignored: %s", error)
+        self._at_work = self._at_work or bool(self._runner.resuming())
 
     async def _rest(self, answer: participation_pb2.CheckInOnceResponse) -> None:
         """Sleep until the next check-in is due or there is an answer to send."""
@@ -156,7 +160,7 @@ class UnaryCheckIns:
             asyncio.create_task(self._leaving.wait()),
             asyncio.create_task(self._has_answers(delay)),
         }
-        if answer.return_when_done and self._runner.resuming():
+        if answer.return_when_done and self._at_work:  # at once if the task was done before the answer came
             wakers.add(asyncio.create_task(self._runner.idle()))
         try:
             await asyncio.wait(wakers, return_when=asyncio.FIRST_COMPLETED)
