@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,29 @@ def test_a_new_deadline_moves_the_timer(timers: list[threading.Timer]) -> None:
     assert 1600.0 < after.interval <= 1790.0
     before.function()  # it had just fired when it was cancelled
     assert not control.stop_event.is_set()
+    control.disarm()
+
+
+def test_a_deadline_that_comes_while_the_timer_is_set_counts(
+    timers: list[threading.Timer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = TaskControl(3600.0)
+    server = threading.Thread(target=control.extend, args=(1800.0,))
+
+    class Slow(threading.Timer):
+        """Is made while another thread sets the deadline, unless that waits for it."""
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            if server.ident is None:
+                server.start()
+                server.join(0.2)
+
+    monkeypatch.setattr(threading, "Timer", Slow)
+    control.arm(reserve_s=10.0)
+    server.join(WAIT_S)
+    assert timers[-1].interval <= 1790.0
+    assert [is_cancelled(timer) for timer in timers] == [True] * (len(timers) - 1) + [False]
     control.disarm()
 
 

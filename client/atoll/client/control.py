@@ -28,6 +28,8 @@ class TaskControl:
         self.reserve_s = 0.0
         self._deadline_s = now_s() + remaining_s
         self._lock = threading.Lock()
+        self._timing = threading.RLock()
+        """Held while deadline and timer are changed: the server may send a new deadline while work is begun."""
         self._stop_watchers: list[Callable[[], object]] = []
         self._abandon_watchers: list[Callable[[], object]] = []
         self._timer: threading.Timer | None = None
@@ -44,23 +46,26 @@ class TaskControl:
 
     def extend(self, remaining_s: float) -> None:
         """Set a new deadline, in seconds from now."""
-        self._deadline_s = now_s() + remaining_s
-        if self._timer is not None:
-            self.arm(self.reserve_s)
+        with self._timing:
+            self._deadline_s = now_s() + remaining_s
+            if self._timer is not None:
+                self.arm(self.reserve_s)
 
     def arm(self, reserve_s: float) -> None:
         """Call ``stop`` when only ``reserve_s`` is left to the deadline."""
-        self.disarm()
-        self.reserve_s = reserve_s
-        self._timer = threading.Timer(max(0.0, self.remaining_s - reserve_s), self._at_reserve)
-        self._timer.daemon = True
-        self._timer.start()
+        with self._timing:
+            self.disarm()
+            self.reserve_s = reserve_s
+            self._timer = threading.Timer(max(0.0, self.remaining_s - reserve_s), self._at_reserve)
+            self._timer.daemon = True
+            self._timer.start()
 
     def disarm(self) -> None:
         """Do not call ``stop`` at the deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        with self._timing:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def stop(self, reason: str) -> None:
         """Ask the trainer to finish and report; the first reason is kept."""
