@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from atoll.datacenter.train.asynchrony.hogwild import _MEMORY, shared_parameters
+from atoll.datacenter.train.asynchrony.hogwild import shared_parameters
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.train.asynchrony.working import hogwild
 from tests.datacenter.training import ALL_STEPS, small, train
@@ -38,23 +40,24 @@ def test_all_ranks_end_with_the_same_parameters_that_have_learned() -> None:
     assert 0.8 < float(way.norm() / wanted.norm()) < 1.2
 
 
-def shared() -> dict[str, object]:
-    """Each rank changes its own element; return the names of files left behind."""
+def shared(folder: str) -> dict[str, object]:
+    """Each rank changes its own element; return the names of files left behind in the folder."""
     module = nn.Linear(3, 1)
     with torch.no_grad():
         module.weight.fill_(float(dist.get_rank()))
-    with shared_parameters(list(module.parameters())) as vector:
+    place = patch("atoll.datacenter.train.asynchrony.hogwild._MEMORY", Path(folder))
+    with place, shared_parameters(list(module.parameters())) as vector:
         begun = module.weight.detach().clone()
         dist.barrier()
         with torch.no_grad():
             module.weight[0, dist.get_rank()] = 10.0 + dist.get_rank()
         dist.barrier()
-        left = [str(path) for path in _MEMORY.glob("atoll-hogwild-*")]
+        left = [str(path) for path in Path(folder).iterdir()]
         return {"begun": begun, "seen": module.weight.detach().clone(), "vector": vector[:3].clone(), "left": left}
 
 
-def test_what_one_rank_writes_the_others_read() -> None:
-    found = run_ranks(shared, 3)
+def test_what_one_rank_writes_the_others_read(tmp_path: Path) -> None:
+    found = run_ranks(shared, 3, str(tmp_path))
     for one in found:
         assert one["begun"].tolist() == [[0.0, 0.0, 0.0]]
         assert one["seen"].tolist() == [[10.0, 11.0, 12.0]]
