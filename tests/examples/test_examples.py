@@ -23,6 +23,7 @@ from atoll.client.testing import FakeServer, make_task
 from atoll.client.torch import TorchParticipant
 from atoll.statistics import Answerer, TableError
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
+from tests.patience import WAIT_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BEHIND = {"sklearn.datasets": "scikit-learn", "sklearn.linear_model": "scikit-learn", "sklearn.metrics": "scikit-learn"}
@@ -49,7 +50,7 @@ def first_model(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> d
 def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     initial = first_model(script, tmp_path, monkeypatch)
     clients = [example(f"{script}:{participant}", shard=str(shard), shards="4") for shard in range(4)]
-    result = FakeServer(initial).run(*clients, rounds=4, settings={"epochs": 3, "lr": 0.1})
+    result = FakeServer(initial, window_s=WAIT_S).run(*clients, rounds=4, settings={"epochs": 3, "lr": 0.1})
     accuracies = [report.evaluation["accuracy"] for report in result.rounds[-1].reports]
     assert np.mean(accuracies) > 0.85
     assert not any(report.partial for report in result.rounds[-1].reports)
@@ -61,7 +62,7 @@ def test_digits_with_dp_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     script = "opacus_client.py"
     initial = first_model(script, tmp_path, monkeypatch)
     clients = [example(f"{script}:digits", shard=str(shard), shards="4", epsilon="5.3") for shard in range(2)]
-    server = FakeServer(initial, state=tmp_path)
+    server = FakeServer(initial, state=tmp_path, window_s=WAIT_S)
     result = server.run(*clients, rounds=7, settings={"epochs": 3})
     assert [len(played.reports) for played in result.rounds] == [2, 2, 2, 2, 0, 0, 0]
     assert "of epsilon 5.3 (delta 0.0001) are spent on each sample" in result.rounds[-1].declined[0][1]
