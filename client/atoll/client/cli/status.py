@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -93,7 +94,7 @@ def status_of(state: Path) -> Status:
         raise UsageError(f"no identity in {state}; start a client with --join first, or give another --state")
     until = identity.validity[1]
     spent = UsageLog(state).spent()
-    blobs = [path.stat().st_size for path in (state / "blobs").glob("*")]
+    blobs = list(_sizes(state / "blobs"))
     return Status(
         state=str(state),
         participant=identity.participant,
@@ -110,6 +111,13 @@ def status_of(state: Path) -> Status:
         privacy=tuple(map(_ledger, sorted(set((state / FOLDER).glob("*.json")) - {path_of(state)}))),
         promises=_promises(path_of(state)),
     )
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """The sizes of a folder's files. A running client may rename or remove one meanwhile, which is left out."""
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            yield path.stat().st_size
 
 
 def _promises(path: Path) -> PromisesStatus | None:
