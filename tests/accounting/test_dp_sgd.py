@@ -88,7 +88,7 @@ def test_a_batch_of_all_rows_is_no_draw() -> None:
 
 
 def test_a_batch_of_more_than_all_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch = 320 of 144 rows"):
+    with pytest.raises(ValueError, match="batch = 320 is more than the 144 rows"):
         DpSgdTraining.of_epochs(144, 320, 20)
 
 
