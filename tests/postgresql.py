@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import URL, make_url
 
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until_now
 
 with warnings.catch_warnings():  # it looks for a run-time directory that a service account need not have
     warnings.simplefilter("ignore")
@@ -56,6 +56,12 @@ class DatabaseServer:
                 connection.execute(statement)
             connection.execute(f'ALTER DATABASE "{name}" RESET ALL')
         return url
+
+    def until_left(self, name: str) -> None:
+        """Wait until no process serves a connection to a database, as that of a killed server does for a moment."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+        with psycopg.connect(self.url.render_as_string(hide_password=False), autocommit=True) as connection:
+            until_now(lambda: connection.execute(query, (name,)).fetchone() == (0,), 0.05)
 
     def _url_of(self, name: str) -> str:
         return self.url.set(database=name).render_as_string(hide_password=False)

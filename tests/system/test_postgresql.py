@@ -29,6 +29,7 @@ def test_moved_in_mid_round_there_and_back_the_run_ends_with_the_same_bits(
         for client in done:
             client.wait("reported", round=held_round)
         server.kill()
+        database_server.until_left("moved")  # a command waits 3 s for that
         moved = atoll("server", "migrate", "--data", str(server.data), "--database", place)
         assert moved["rows"]["participants"] == SIZE
         server.start()
