@@ -14,11 +14,12 @@ import pytest
 from sqlalchemy import Connection
 
 from atoll.server.rounds import Event, replay
-from atoll.server.stores import CommitError, event_log, runs, schema_version
+from atoll.server.stores import CommitError, event_log, runs, schema_version, server_turns
 from atoll.server.stores.dialects import parse_url, writer_engine
 from atoll.server.stores.event_log import LoggedEvent
 from atoll.server.stores.server_turns import HOLDER, ServerTurn
 from atoll.server.stores.writer import Writer
+from tests.patience import WAIT_S
 from tests.server.rounds.json_mapping import EVENTS
 from tests.server.rounds.schedules import play
 from tests.server.stores.samples import run
@@ -109,7 +110,10 @@ def prepare(url: str) -> None:
     engine.dispose()
 
 
-def test_the_stale_one_never_writes(postgresql_url: str, request: pytest.FixtureRequest) -> None:
+def test_the_stale_one_never_writes(
+    postgresql_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_turns, "_LOCK_PATIENCE_S", int(WAIT_S))  # for a closed connection's process to end
     prepare(postgresql_url)
     at_work = Server(postgresql_url)
     for seed in range(EVERY if request.config.getoption("every_schedule") else FEW):
