@@ -1,11 +1,12 @@
-"""The path of one update on the architecture page is the path of a real one: its modules are all called."""
+"""The paths of an update on the architecture page are those of real ones: their modules are all called."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,10 +21,22 @@ from atoll.wire.messages import layout_to_proto
 from atoll.wire.v1 import control_pb2
 from tests.docs.test_architecture import ROOT, walk
 from tests.patience import WAIT_S
+from tests.server.privacy.jobs import NOISE, job_text
 from tests.server.rpc.world import World, job
 
 LAYOUT = Layout((TensorSpec("w", (100, 200), Dtype.FLOAT32),))
 """80 kB: an update above 32 KiB travels as chunks."""
+SECRET = job_text(
+    'size = 1\nsampler = "poisson"\nrate = 0.999',
+    rest='[aggregation]\nweighting = "uniform"\n[straggler]\nreport_window_s = 1.0',
+    rounds=1,
+)
+"""Its round lasts as long as its window, and is released even without an update."""
+PUBLIC = job_text(
+    'size = 1\nsampler = "least_recent"',
+    f'{NOISE}\nclip = 1.0\nmechanism = "tree"\nmax_participations = 1\nmin_separation = 1',
+    rounds=1,
+)
 
 
 class Recorder:
@@ -38,7 +51,7 @@ class Recorder:
             self.files.add(frame.f_code.co_filename)
 
 
-class FromFit(Participant):
+class Trains(Participant):
     """Turns the recorder on when it is asked to train."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -59,16 +72,42 @@ def recorder() -> Iterator[Recorder]:
     threading.setprofile(before_in_threads)
 
 
+async def submit(world: World, job_toml: bytes) -> str:
+    request = control_pb2.SubmitRunRequest(
+        job_toml=job_toml,
+        file_name="job.toml",
+        layout=layout_to_proto(LAYOUT),
+        initial_blob=await world.upload_model(np.zeros(LAYOUT.size, np.float32), 1 << 16),
+    )
+    return (await world.operator.control.SubmitRun(request, timeout=WAIT_S)).run
+
+
+@contextlib.asynccontextmanager
+async def participating(world: World, participant: Participant, state: Path) -> AsyncIterator[None]:
+    task = asyncio.create_task(serve(participant, Access((await world.token()).encode(), state)))
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def not_called(heading: str, recorder: Recorder) -> list[str]:
+    return [name for name in walk(heading) if str(ROOT / name) not in recorder.files]
+
+
 async def test_an_update_passes_through_each_module_of_the_walk(tmp_path: Path, recorder: Recorder) -> None:
     async with World(tmp_path / "data") as world:
-        blob = await world.upload_model(np.zeros(LAYOUT.size, np.float32), 1 << 16)
-        request = control_pb2.SubmitRunRequest(
-            job_toml=job(), file_name="job.toml", layout=layout_to_proto(LAYOUT), initial_blob=blob
-        )
-        run = (await world.operator.control.SubmitRun(request, timeout=WAIT_S)).run
-        access = Access((await world.token()).encode(), tmp_path / "participant")
-        participating = asyncio.create_task(serve(FromFit(recorder), access, max_rounds=1))
-        await world.until(run, "finished")
-        await participating
-    steps = walk("The path of one update")
-    assert [name for name in steps if str(ROOT / name) not in recorder.files] == []
+        run = await submit(world, job())
+        async with participating(world, Trains(recorder), tmp_path / "participant"):
+            await world.until(run, "finished")
+    assert not_called("The path of one update", recorder) == []
+
+
+async def test_private_rounds_pass_through_each_module_of_the_walk(tmp_path: Path, recorder: Recorder) -> None:
+    """A public draw with a bound on participation, which waits for its member, and a secret one."""
+    recorder.on = True
+    async with World(tmp_path / "data") as world:
+        runs = [await submit(world, one.encode()) for one in (PUBLIC, SECRET)]
+        async with participating(world, Trains(recorder), tmp_path / "participant"):
+            for run in runs:
+                await world.until(run, "finished")
+    assert not_called("The path of one private round", recorder) == []
