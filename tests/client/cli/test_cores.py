@@ -72,6 +72,27 @@ def test_a_file_that_another_client_removes_before_it_is_locked_is_made_again(
     other.close()
 
 
+def test_a_file_that_was_made_again_since_another_client_opened_it_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, path, made, lock = CoreShare(ignore, folder=tmp_path), tmp_path / "1-1", list[TextIO](), fcntl.flock
+    path.touch()
+
+    def late(file: TextIO, how: int) -> None:
+        if file.name == str(path) and not made:
+            path.unlink()
+            made.append(path.open("w"))
+            lock(made[0], fcntl.LOCK_EX)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert mine.clients() == 2
+    assert path.exists()
+    made[0].close()
+    assert mine.clients() == 1
+    mine.close()
+
+
 def test_a_smaller_number_of_threads_is_the_participants_own_choice(tmp_path: Path) -> None:
     before, share = torch.get_num_threads(), CoreShare(ignore, folder=tmp_path)
     try:

@@ -78,7 +78,7 @@ def _locked(path: Path) -> TextIO:
         file = path.open("w", encoding="ascii")
         fcntl.flock(file, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            if _is_at(path, file):
                 return file
         file.close()
 
@@ -89,5 +89,11 @@ def _is_held(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        if not _is_at(path, file):  # removed and made again since it was opened
+            return _is_held(path)
         path.unlink(missing_ok=True)
     return False
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    return os.path.samestat(path.stat(), os.fstat(file.fileno()))
