@@ -85,9 +85,11 @@ async def submit(world: World, job_toml: bytes) -> str:
 @contextlib.asynccontextmanager
 async def participating(world: World, participant: Participant, state: Path) -> AsyncIterator[None]:
     task = asyncio.create_task(serve(participant, Access((await world.token()).encode(), state)))
-    yield
-    task.cancel()
-    await asyncio.wait([task])
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def not_called(heading: str, recorder: Recorder) -> list[str]:

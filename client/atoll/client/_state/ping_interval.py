@@ -31,7 +31,7 @@ def kept_ping_s(state: Path) -> float:
 
 
 def keep_ping_s(state: Path, ping_s: float) -> None:
-    """Write the interval. If that fails, the session continues, and the next one starts with the default."""
+    """Write the interval. If that fails, the session continues, and the next one starts without it."""
     try:
         replace_file(state / _FILE_NAME, json.dumps({_KEY: ping_s}), durable=False)
     except OSError as error:

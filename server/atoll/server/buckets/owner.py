@@ -62,7 +62,8 @@ def require_owner(bucket: Bucket, owner: str) -> None:
     if _require_same(bucket, owner):
         raise ForeignBucketError(
             "the models were moved out of this place with `atoll server migrate`",
-            "create this server's data directory again with `atoll server standby`, from that of a server with models",
+            "create this server's data directory again with `atoll server standby`, from that of the server that has "
+            "them now",
             where=bucket.place,
         )
 

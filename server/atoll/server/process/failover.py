@@ -191,5 +191,5 @@ def obstacle_to_serving(config: ServerConfig) -> str:
     if blob_place.find(config.data) is None:
         return "models and accepted updates are files of the active server, not objects in a bucket ([storage] blobs)"
     if not all((config.data / CA_FOLDER / name).exists() for name in AUTHORITY_FILES):
-        return f"{config.data} lacks the certificate authority; create it again with `atoll server standby`"
+        return f"{config.data} lacks the certificate authority; create the directory again with `atoll server standby`"
     return ""

@@ -115,7 +115,7 @@ class ProjectPace:
         return at - now
 
     def _gathers(self, now: float, count: int) -> bool:
-        """Whether this many participants must return together for runs to find enough, and few enough to do so.
+        """Whether this many participants must return together for runs to find enough, and are few enough to do so.
 
         False while many unexpected participants check in: after a restart, a large population looks small at first.
         """
