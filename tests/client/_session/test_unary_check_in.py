@@ -10,6 +10,7 @@ import pytest
 
 from atoll.client import UsageError
 from atoll.client._connection.endpoint import Endpoint
+from atoll.client._session.renewal import Renewal
 from atoll.client._session.session import Session
 from atoll.client._session.unary_check_in import JITTER, until_next_s
 from atoll.client._transfer.calls import TransferCalls
@@ -74,6 +75,22 @@ class TestTask:
         for _ in range(2):
             await next_call(server)
         assert not (await next_call(server)).hello.resuming
+
+    async def test_it_returns_too_if_its_task_is_done_while_its_certificate_is_renewed(
+        self, server: Federation, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its answer to the invitation is sent after the task."""
+        server.return_after_s, server.return_when_done = 1e6, True
+
+        async def renew(*_: object) -> None:
+            await run.saw(Reported)
+
+        monkeypatch.setattr(Renewal, "renew", renew)
+        monkeypatch.setattr(Renewal, "due_in_s", lambda *_: float(bool(run.of(Reported))))
+        server.invite()
+        run = unary(start, AddOne())
+        for _ in range(3):  # the third is the return
+            await next_call(server)
 
     async def test_work_that_is_no_longer_wanted_ends_with_the_next_check_in(
         self, server: Federation, start: Start

@@ -59,7 +59,7 @@ class UnaryCheckIns:
         self._leaving = asyncio.Event()
         self._answers: list[participation_pb2.TaskReply] = []
         self._at_work = False
-        """Whether a task was in progress at the last call, or came with its answer."""
+        """Whether a task was in progress at a call of this visit, or came with an answer."""
 
     def leave(self) -> None:
         """Send the rest of the outbox, then end."""
@@ -88,7 +88,7 @@ class UnaryCheckIns:
 
     async def _visit(self) -> participation_pb2.CheckInOnceResponse | None:
         """Check in over one connection: once, and again if a task must be answered. None: the session ends."""
-        endpoint = self._renewal.endpoint
+        endpoint, self._at_work = self._renewal.endpoint, False
         async with endpoint.open_async() as channel:
             stub: Stub = participation_pb2_grpc.ParticipationServiceStub(channel)
             while True:
@@ -108,8 +108,9 @@ class UnaryCheckIns:
         """One call; None if the session ends while the server holds it."""
         await self._has_answers()
         sent = self._answers[:MAX_REPLIES]
-        self._at_work = bool(self._runner.resuming())
-        idle = not (sent or self._at_work or self._leaving.is_set())
+        works = bool(self._runner.resuming())
+        self._at_work = self._at_work or works
+        idle = not (sent or works or self._leaving.is_set())
         wait_s = self._limits.hold_s if idle else 0.0
         request = participation_pb2.CheckInOnceRequest(
             hello=hello_of(self._runner, self._labels), replies=sent, wait_s=wait_s
