@@ -79,6 +79,16 @@ def test_a_look_at_who_works_there_keeps_nobody_from_it(tmp_path: Path, monkeypa
             assert holder_of(tmp_path) == os.getpid()
 
 
+def test_a_look_that_stands_still_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with locked(tmp_path):
+        pass
+    monkeypatch.setattr(files, "_LOOKS_S", 0.05)
+    with (tmp_path / "lock").open() as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        with pytest.raises(StateInUseError, match=r"only looks at .* end that process"), locked(tmp_path):
+            pass
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot use .*file"), locked(tmp_path / "file"):

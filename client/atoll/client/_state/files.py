@@ -18,6 +18,8 @@ except ImportError:  # not POSIX: two processes in one state directory are not d
     fcntl = None  # type: ignore[assignment]
 
 _LOOK_S = 0.01
+_LOOKS_S = 5.0
+"""Seconds that a process may take to look at a lock, before it counts as one that keeps it."""
 
 
 def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
@@ -78,6 +80,7 @@ def locked(state: Path) -> Iterator[None]:
 
 def _lock(file: TextIO, state: Path) -> None:
     """Lock a state directory's file. ``holder_of`` in another process locks it, too, for an instant: that passes."""
+    until = time.monotonic() + _LOOKS_S
     while fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,6 +90,10 @@ def _lock(file: TextIO, state: Path) -> None:
             return
         if holder is not None:
             raise StateInUseError(f"process {holder} already works in {state}; give this one another --state")
+        if time.monotonic() > until:
+            raise StateInUseError(
+                f"a process that only looks at {state} (`atoll client status`) keeps it locked: end that process"
+            )
         time.sleep(_LOOK_S)
 
 
