@@ -81,14 +81,15 @@ class TestTask:
     ) -> None:
         """Its answer to the invitation is sent after the task."""
         server.return_after_s, server.return_when_done = 1e6, True
+        runs: list[Run] = []
 
         async def renew(*_: object) -> None:
-            await run.saw(Reported)
+            await runs[0].saw(Reported)
 
         monkeypatch.setattr(Renewal, "renew", renew)
-        monkeypatch.setattr(Renewal, "due_in_s", lambda *_: float(bool(run.of(Reported))))
+        monkeypatch.setattr(Renewal, "due_in_s", lambda *_: float(bool(runs[0].of(Reported))))
         server.invite()
-        run = unary(start, AddOne())
+        runs.append(unary(start, AddOne()))
         for _ in range(3):  # the third is the return
             await next_call(server)
 
