@@ -265,7 +265,7 @@ class TestThirdNode:
         assert [share for _, share in found] == ([0.5, 0.5] if gpus < 1 else [])
 
     def test_a_worker_that_cannot_limit_its_memory_ends_the_run_before_its_first_round(self) -> None:
-        with pytest.raises(SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '[01]': (.|\n)*use CUDA only in p"):
+        with pytest.raises(SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '[01]': (.|\n)*use CUDA only"):
             Federation(participants=Stepping, population=4).run(
                 Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1, gpus=0.5)
             )
