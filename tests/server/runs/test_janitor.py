@@ -31,16 +31,22 @@ from atoll.server.stores import (
     snapshots,
     tokens,
 )
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until
 from tests.server.runs.federation import LAYOUT, Federation, job, opened, update_values
 
 
 class Short(Room):
-    """A disk that is nearly full on the test's command."""
+    """A disk that is nearly full on the test's command, or once there was room for ``last``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, last: str = "") -> None:
         super().__init__(path, 0)
         self.short = False
+        self._last = last
+
+    def require(self, what: str, needed_bytes: int = 0) -> None:
+        super().require(what, needed_bytes)
+        if what == self._last:
+            self.short, self._last = True, ""
 
     @property
     def free_bytes(self) -> int:
@@ -340,15 +346,19 @@ class TestRoom:
             with pytest.raises(StorageFullError, match="a round of this run"):
                 await federation.submit(job())
 
-    async def test_rounds_wait_for_room_say_so_and_go_on(self, tmp_path: Path) -> None:
-        room = Short(tmp_path)
+    @pytest.mark.parametrize(
+        ("last", "waits"), [("a round of this run", "the next round"), ("a round", "the draw")], ids=["start", "draw"]
+    )
+    async def test_rounds_wait_for_room_say_so_and_go_on(self, last: str, waits: str, tmp_path: Path) -> None:
+        """The disk fills before the run starts, or while it waits for participants."""
+        room = Short(tmp_path, last)
         async with opened(tmp_path / "data", room=room) as federation:
             run = await federation.submit(job())
-            room.short = True
-            (alice,) = await federation.clients("alice")
             active = federation.active(run)
+            await until(lambda: room.short)
+            (alice,) = await federation.clients("alice")
             await federation.state(run, lambda _: bool(active.performer.trouble))
-            assert "the next round waits: no room for a round" in active.performer.trouble
+            assert f"{waits} waits: no room for a round" in active.performer.trouble
             state = active.driver.state
             assert state.round is not None
             assert state.round.phase is Phase.CREATED

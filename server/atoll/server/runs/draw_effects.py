@@ -9,7 +9,7 @@ from atoll.server.jobs import JobSpec, report_window_of
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundPrepared
 from atoll.server.runs.aggregator import Aggregator
 from atoll.server.runs.draw import Draw
-from atoll.server.runs.drawing import CohortPool, Waiting
+from atoll.server.runs.drawing import ROUND, CohortPool, Waiting
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.effect_tasks import EffectTasks
 from atoll.server.runs.run_privacy import RunPrivacy
@@ -20,7 +20,6 @@ from atoll.server.sampling.report_window import FixedReportWindow
 
 log = logging.getLogger(__name__)
 
-_ROUND = "a round"
 _DRAW = "the draw"
 
 
@@ -88,8 +87,7 @@ class DrawEffects:
         self._pool.finish_draw(self._driver.run)
 
     async def _room_for_a_round(self) -> None:
-        """Check for disk space: a round that begins on a full disk would lose its members' work."""
-        await self._services.call(self._services.room.require, _ROUND)
+        await self._services.call(self._services.room.require, ROUND)
 
     def prepare(self, effect: PrepareRound) -> Answer | Work:
         """Set the window and the grid; answers at once unless the window is learned."""

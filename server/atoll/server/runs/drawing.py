@@ -30,6 +30,10 @@ from atoll.server.stores import ParticipantHistory, history
 log = logging.getLogger(__name__)
 
 
+ROUND = "a round"
+"""What a full disk has no room for: a round that begins there would lose its members' work."""
+
+
 class OtherRuns(Protocol):
     """The other runs of the server."""
 
@@ -102,7 +106,8 @@ class CohortPool:
         waiting alone can solve it. No budget is reserved meanwhile: other runs need it too.
 
         Raises:
-            ServerError: (while waiting) if the participants' history cannot be read, or the budget is spent.
+            ServerError: (while waiting) if the participants' history cannot be read, the budget is spent, or the disk
+                has no room for a round.
         """
         if budget.is_free and not draw.looks_back and (there := self._drawable_now(draw, draw.wanted)) is not None:
             self._begin(draw, there)
@@ -119,6 +124,7 @@ class CohortPool:
         at_least = 0 if draw.evaluates else draw.wanted  # an evaluation takes the participants that came in time
         while True:
             await self._enough(draw, on_wait)
+            await self._services.call(self._services.room.require, ROUND)  # the disk may have filled meanwhile
             await budget.reserve()
             there = self._drawable_now(draw, at_least)
             if there is not None:
