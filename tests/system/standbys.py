@@ -18,7 +18,7 @@ SERVING = "serving participants as "
 OFTEN = "[check_in]\nperiod_s = 1.0\nhold_s = 3.0\n"
 """A server that holds a call for up to 3 s lets about 0.75 to 2.25 s pass until a participant's next call."""
 STEADY = "takeover_s = 60.0"
-"""Of ``[storage]``, where no frozen server is to be replaced: a busy machine lets one stand still for seconds."""
+"""``[storage]`` for tests that freeze no server: on a busy machine a server can stand still for seconds."""
 
 
 def write_config(file: Path, database: str, s3: BucketPlace) -> Path:

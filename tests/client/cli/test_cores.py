@@ -53,7 +53,7 @@ def test_the_cores_are_divided_by_the_clients_that_run(tmp_path: Path) -> None:
 def test_a_file_that_another_client_removes_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one counts clients just then: a file that nobody has locked is one of a client that has ended."""
+    """Another client counts at that moment, and takes a file without a lock for that of a client that has ended."""
     other = CoreShare(ignore, folder=tmp_path)
     lock, counted = fcntl.flock, list[int]()
 

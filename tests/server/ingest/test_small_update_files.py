@@ -160,39 +160,34 @@ def test_a_file_that_could_not_be_synced_is_never_acknowledged(spool: Spool, mon
     assert spool.held(RUN).files == 0
 
 
-def test_a_replay_acknowledged_by_another_process_outlives_the_failed_first_try(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The replay arrives while the first try waits for its sync, which then fails."""
-    elsewhere = Spool(spool.root)
-    tries: list[int] = []
-    real = os.fsync
+def stored_elsewhere_meanwhile(spool: Spool, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> Spool:
+    """Another process's spool, which stores the update during the next sync; that sync then fails with ``error``."""
+    elsewhere, tries, real = Spool(spool.root), list[int](), os.fsync
 
     def fsync(descriptor: int) -> None:
         if not tries:
             tries.append(descriptor)
             commit_small_update(elsewhere, ref(), grant(), DIGEST, CHUNK)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if error is not None:
+                raise error
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
+    return elsewhere
+
+
+def test_a_replay_acknowledged_by_another_process_outlives_the_failed_first_try(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay arrives while the first try waits for its sync, which then fails."""
+    elsewhere = stored_elsewhere_meanwhile(spool, monkeypatch, OSError(errno.EIO, os.strerror(errno.EIO)))
     with pytest.raises(StorageError):
         commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
     assert flaw(elsewhere) == ""
 
 
 def test_two_processes_that_store_the_same_update_keep_it_once(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = Spool(spool.root)
-    tries: list[int] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        if not tries:
-            tries.append(descriptor)
-            commit_small_update(elsewhere, ref(), grant(), DIGEST, CHUNK)
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    stored_elsewhere_meanwhile(spool, monkeypatch)
     commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
     assert spool.held(RUN).files == 1
     assert flaw(spool) == ""

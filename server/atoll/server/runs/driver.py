@@ -2,7 +2,7 @@
 
 Every event of a run passes through ``RunDriver.post``. A single task takes all waiting events, steps the pure engine
 over them, and stores the events with their records in one transaction. Only then does it start the effects' work and
-answer the posters. Whatever was acknowledged is therefore durable, and a restart that replays the log reaches the same
+answer the posters. An acknowledged event is therefore durable, and a restart that replays the log reaches the same
 state.
 """
 
